@@ -1,0 +1,14 @@
+//! Models and the device they run on.
+//!
+//! The engine owns checkpoints, model families, paged key/value memory, the scheduler, sampling and the one OS thread
+//! that may touch the device. Everyone else holds an [`Engine`] and talks to that thread over bounded channels. It knows
+//! no media format (it receives patches and log-mel frames), no chat text (it receives token ids), no HTTP, no YAML and
+//! no async runtime.
+
+pub mod card;
+pub mod error;
+pub mod handle;
+pub mod media;
+pub mod request;
+
+pub use error::{EngineError, ErrorKind, Result};
