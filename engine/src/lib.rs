@@ -7,6 +7,7 @@
 
 pub mod card;
 pub mod error;
+pub mod families;
 pub mod handle;
 pub mod media;
 pub mod request;
