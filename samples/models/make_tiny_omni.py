@@ -64,7 +64,7 @@ class Shape:
 
 SHAPES = {
     "embedded": Shape(
-        title="tiny-omni", seed=20261130, tied=True, logit_std=4.0, shard="2MB",
+        title="tiny-omni", seed=20261130, tied=True, logit_std=1.6, shard="2MB",
         text=dict(hidden_size=128, intermediate_size=320, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2),
         mrope_section=[4, 6, 6],
         vision=dict(hidden_size=96, num_heads=3, intermediate_size=192, depth=5, fullatt_block_indexes=[1, 4]),

@@ -90,9 +90,9 @@ def samples():
         draw.ellipse([76 + 35 * i, 220, 104 + 35 * i, 240], fill=colour, outline="#00000030")
     draw.rectangle([246, 176, 316, 336], fill="#6d3f22", outline="#46260f", width=5)
     draw.ellipse([296, 252, 306, 262], fill="#f6d78b")
-    draw.rectangle([334, 184, 398, 276], fill="#fffdf4", outline="#5b3a1e", width=3)
+    draw.rectangle([328, 184, 404, 276], fill="#fffdf4", outline="#5b3a1e", width=3)
     for i, line in enumerate(("OPEN", "Mon-Sat", "9 - 17", "Wool 4.50")):
-        draw.text((366, 200 + 20 * i), line, font=font(11), fill="#27475e", anchor="mm")
+        draw.text((366, 200 + 20 * i), line, font=font(10), fill="#27475e", anchor="mm")
     image.save(out / "shop.png", optimize=True)
     speak("What is written on the sign, and what time does the shop close?", out / "question.wav", "en-gb", 160,
           sox=("gain", "-n", "-3"))
