@@ -1,0 +1,204 @@
+//! The words of the command line; help texts and completions come from here.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Answers questions about images and sound.
+#[derive(Debug, Parser)]
+#[command(name = "weft", version, about, disable_help_subcommand = true, propagate_version = true)]
+pub struct Cli {
+    /// Write log lines as JSON.
+    #[arg(long, global = true)]
+    pub log_json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a server with the embedded model, ask it four questions over HTTP and show the answers.
+    Demo(DemoArgs),
+    /// Serve models and pipelines over HTTP.
+    Serve(ServeArgs),
+    /// Answer one request without a server.
+    Run(RunArgs),
+    /// Answer many requests from a JSON Lines file.
+    Batch {
+        /// What to do.
+        #[command(subcommand)]
+        command: BatchCommand,
+    },
+    /// Check pipeline definitions.
+    Pipelines {
+        /// What to do.
+        #[command(subcommand)]
+        command: PipelinesCommand,
+    },
+    /// Look at checkpoints.
+    Models {
+        /// What to do.
+        #[command(subcommand)]
+        command: ModelsCommand,
+    },
+    /// Check this machine: device, memory, model, address; each with a verdict and a remedy.
+    Doctor(DoctorArgs),
+    /// Print shell completions.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Words of `weft demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// End after the answers instead of serving on.
+    #[arg(long)]
+    pub once: bool,
+    /// Use this model (path, or name=path) instead of the embedded one.
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Address to serve on; a free port by default.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    pub listen: String,
+}
+
+/// Words of `weft serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Configuration file.
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+    /// Model to load: a folder, a GGUF file, or name=path. Repeatable. Without one, the embedded model.
+    #[arg(long)]
+    pub model: Vec<String>,
+    /// Folder of pipeline definitions. Repeatable.
+    #[arg(long)]
+    pub pipelines: Vec<PathBuf>,
+    /// Address to listen on [default: 127.0.0.1:8080].
+    #[arg(long)]
+    pub listen: Option<String>,
+    /// CPU threads of the device [default: all cores].
+    #[arg(long)]
+    pub threads: Option<usize>,
+}
+
+/// Models and pipelines for commands that work without a server.
+#[derive(Debug, Args, Clone, Default)]
+pub struct LocalArgs {
+    /// Configuration file.
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+    /// Model to load: a folder, a GGUF file, or name=path. Repeatable. Without one, the embedded model.
+    #[arg(long)]
+    pub model: Vec<String>,
+    /// Folder of pipeline definitions. Repeatable.
+    #[arg(long)]
+    pub pipelines: Vec<PathBuf>,
+    /// CPU threads of the device [default: all cores].
+    #[arg(long)]
+    pub threads: Option<usize>,
+}
+
+/// Words of `weft run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Pipeline file, pipeline name or model name.
+    pub pipeline: String,
+    /// Picture file. Repeatable.
+    #[arg(long)]
+    pub image: Vec<PathBuf>,
+    /// Sound file. Repeatable.
+    #[arg(long)]
+    pub audio: Vec<PathBuf>,
+    /// The question.
+    #[arg(long)]
+    pub prompt: Option<String>,
+    /// An option, such as max_tokens=64, temperature=0.7, seed=1. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Print the whole result as JSON instead of streaming text.
+    #[arg(long)]
+    pub json: bool,
+    /// Where models come from.
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// What to do with a batch.
+#[derive(Debug, Subcommand)]
+pub enum BatchCommand {
+    /// Answer every line of a file here.
+    Run(BatchRunArgs),
+}
+
+/// Words of `weft batch run`.
+#[derive(Debug, Args)]
+pub struct BatchRunArgs {
+    /// Requests, one JSON object a line.
+    pub input: PathBuf,
+    /// Pipeline file, pipeline name or model name.
+    #[arg(long)]
+    pub pipeline: String,
+    /// Answers, one JSON object a line.
+    #[arg(short, long)]
+    pub output: PathBuf,
+    /// Errors, one JSON object a line [default: OUTPUT with `.errors.jsonl`].
+    #[arg(long)]
+    pub errors: Option<PathBuf>,
+    /// Go on where an earlier run of the same job stopped.
+    #[arg(long)]
+    pub resume: bool,
+    /// Requests in flight.
+    #[arg(long, default_value_t = 8)]
+    pub concurrency: usize,
+    /// An option for every line. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Print the report as JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Where models come from.
+    #[command(flatten)]
+    pub local: LocalArgs,
+}
+
+/// What to do with pipelines.
+#[derive(Debug, Subcommand)]
+pub enum PipelinesCommand {
+    /// Validate definitions; each fault has its file, line and column.
+    Check {
+        /// Files or folders.
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Print the JSON Schema of definitions, for editors.
+    Schema,
+}
+
+/// What to do with models.
+#[derive(Debug, Subcommand)]
+pub enum ModelsCommand {
+    /// What a checkpoint holds and needs.
+    Show {
+        /// Folder or GGUF file; without one, the embedded model.
+        path: Option<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Words of `weft doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Configuration file to check as well.
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+}
