@@ -9,7 +9,7 @@ use super::App;
 use crate::embedded;
 
 const CONTENT_SECURITY_POLICY: &str =
-    "default-src 'self'; img-src 'self' blob: data:; media-src 'self' blob: data:; style-src 'self'; frame-ancestors 'none'";
+    "default-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; style-src 'self'; frame-ancestors 'none'";
 
 pub(super) fn routes() -> Router<App> {
     Router::new()
