@@ -1,0 +1,4 @@
+//! One binary for every test that crosses a wall.
+
+mod house;
+mod layering;
