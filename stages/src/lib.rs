@@ -3,3 +3,4 @@
 #![forbid(unsafe_code)]
 
 pub use weft_engine::ErrorKind;
+pub use weft_engine::handle::EngineStats;
