@@ -1,1 +1,23 @@
-//! placeholder
+//! Stages turn the bytes of a request into what the engine takes: pictures into patches, clips into log-mel frames.
+//!
+//! [`Stages`] is the handle. Behind it, each stage is a fixed pool of actors over one bounded inbox: a full inbox is an
+//! [`ErrorKind::Overloaded`] answer, work whose caller has gone is skipped, and a fault in a decoder costs one request.
+//! Patch sizes, normalisation constants and mel bands come with each call from the model's card; the stages hold no such
+//! constant. They know no YAML, no HTTP and no device.
+#![forbid(unsafe_code)]
+
+mod actors;
+pub mod audio;
+mod cancel;
+pub mod error;
+pub mod image;
+mod inbox;
+pub mod limits;
+mod prepared;
+
+pub use actors::{StageDepth, StageDepths, Stages, StagesConfig};
+pub use audio::{AudioFacts, AudioFormat, Length, audio_facts};
+pub use error::{ErrorKind, Result, StageError};
+pub use image::{ImageFacts, ImageFormat, image_facts};
+pub use limits::{AudioLimits, ImageLimits, Limits};
+pub use prepared::{MediaFacts, Prepared};
