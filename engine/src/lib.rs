@@ -11,5 +11,7 @@ pub mod families;
 pub mod handle;
 pub mod media;
 pub mod request;
+pub mod rules;
+pub mod transcribe;
 
 pub use error::{EngineError, ErrorKind, Result};
