@@ -6,6 +6,7 @@
 //! no async runtime.
 
 pub mod card;
+pub mod checkpoint;
 pub mod error;
 pub mod families;
 pub mod handle;
