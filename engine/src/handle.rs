@@ -1,187 +1,195 @@
 //! The handles that everyone but the device thread holds.
+//!
+//! Handles are cheap to clone and talk to the device thread over one bounded channel; a full channel is `Overloaded`.
+//! What can be checked without the device is checked here, before anything is queued.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use weft_kernels::{Backend, CpuBackend};
 
 use crate::card::ModelCard;
-use crate::error::Result;
+use crate::check::ModelFacts;
+pub use crate::config::{EngineConfig, ModelConfig, ModelSource, Policy, Precision};
+use crate::device::command::{Command, EncodeOrder, GenerateOrder, STREAM_EVENTS, STREAM_ROOM};
+use crate::device::shared::{Freshness, LeaseOrder, MediaKey, MediaLease, Shared, WakeOnDrop};
+use crate::device::{self, Opened};
+use crate::error::{EngineError, ErrorKind, Result};
 use crate::media::{MediaId, Medium};
-use crate::request::{Generate, TokenEvent};
+use crate::request::{Class, Generate, TokenEvent};
+pub use crate::stats::{EngineStats, StepKind, StepRecord};
 
-/// Where the weights of a model lie.
+/// A running engine: one device thread and its models. Dropping the last [`Engine`] or [`Model`] stops and joins the
+/// thread; answers still in flight end with `Cancelled`.
 #[derive(Debug, Clone)]
-pub enum ModelSource {
-    /// A folder in the Hugging Face layout, or a GGUF file.
-    Path(PathBuf),
-    /// Files in memory, by name (the embedded model).
-    Embedded(&'static [(&'static str, &'static [u8])]),
+pub struct Engine {
+    core: Arc<Core>,
 }
 
-/// How weights are kept on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Precision {
-    /// As stored in the checkpoint.
-    #[default]
-    Stored,
-    /// Dequantised to float32.
-    Float32,
+/// The end of the device thread that its owners hold.
+#[derive(Debug)]
+struct Core {
+    commands: flume::Sender<Command>,
+    /// The other end of `commands`, only for emptying it after the thread's death.
+    leftover: flume::Receiver<Command>,
+    shared: Arc<Shared>,
+    description: String,
+    models: Vec<ModelFacts>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A model to load.
-#[derive(Debug, Clone)]
-pub struct ModelConfig {
-    /// Name under which it is served.
-    pub name: String,
-    /// Weights.
-    pub source: ModelSource,
-    /// Storage on the device.
-    pub precision: Precision,
+impl Core {
+    fn send(&self, command: Command) -> Result<()> {
+        self.commands.try_send(command).map_err(|error| match error {
+            flume::TrySendError::Full(_) => {
+                EngineError::new(ErrorKind::Overloaded, "the device's inbox is full; try again later")
+            }
+            flume::TrySendError::Disconnected(_) => stopped(),
+        })?;
+        if self.shared.alive() {
+            self.shared.wake();
+            return Ok(());
+        }
+        // The thread emptied the inbox when it died; what came later would keep its stream open for ever.
+        self.leftover.drain();
+        Err(stopped())
+    }
 }
 
-/// What runs between two decode steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Policy {
-    /// Whole encoders and whole prompts before the next decode step: the baseline.
-    Inline,
-    /// A bounded slice of encoder or prefill work between two decode steps.
-    #[default]
-    Slice,
-}
-
-/// Sizes and policies of the engine, resolved.
-#[derive(Debug, Clone)]
-pub struct EngineConfig {
-    /// Models, loaded before [`Engine::start`] returns.
-    pub models: Vec<ModelConfig>,
-    /// CPU threads; 0 takes the machine's cores.
-    pub threads: usize,
-    /// Tokens in a KV page.
-    pub page_tokens: usize,
-    /// Bytes of KV pages a model may use.
-    pub kv_bytes: usize,
-    /// Bytes of encoder outputs kept.
-    pub encoder_cache_bytes: usize,
-    /// Most sequences in a decode step.
-    pub max_batch: usize,
-    /// Most prompt tokens in one prefill slice.
-    pub prefill_chunk: usize,
-    /// Encoder layers in one slice; 0 leaves it to the scheduler.
-    pub encoder_slice_layers: usize,
-    /// Most requests waiting for admission; one more is `Overloaded`.
-    pub max_waiting: usize,
-    /// Policy.
-    pub policy: Policy,
-}
-
-impl Default for EngineConfig {
-    fn default() -> Self {
-        Self {
-            models: Vec::new(),
-            threads: 0,
-            page_tokens: 16,
-            kv_bytes: 512 << 20,
-            encoder_cache_bytes: 128 << 20,
-            max_batch: 32,
-            prefill_chunk: 256,
-            encoder_slice_layers: 0,
-            max_waiting: 256,
-            policy: Policy::default(),
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.shared.stop();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A thread cannot wait for its own end.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id())
+            && thread.join().is_err()
+        {
+            tracing::error!("the device thread had ended with a panic");
         }
     }
 }
 
-/// A running engine: one device thread and its models. Dropping the last clone stops and joins the thread.
-#[derive(Debug, Clone)]
-pub struct Engine {
-    // device agent fills this in
-}
-
-/// Counts that the engine keeps; a snapshot.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EngineStats {
-    /// Sequences decoding or in prefill.
-    pub running: usize,
-    /// Requests waiting for admission.
-    pub waiting: usize,
-    /// KV pages in use, over all models.
-    pub kv_pages_used: usize,
-    /// KV pages in all.
-    pub kv_pages_total: usize,
-    /// Bytes of encoder outputs held.
-    pub encoder_cache_bytes: usize,
-    /// Encoder outputs found in the cache.
-    pub encoder_cache_hits: u64,
-    /// Encoder runs.
-    pub encoder_cache_misses: u64,
-    /// Decode steps.
-    pub decode_steps: u64,
-    /// Prefill slices.
-    pub prefill_slices: u64,
-    /// Encoder slices.
-    pub encoder_slices: u64,
-    /// Tokens produced.
-    pub tokens_out: u64,
-    /// Prompt tokens processed.
-    pub tokens_in: u64,
-    /// Idle audits in which the books did not balance. Anything but 0 is a fault.
-    pub audit_failures: u64,
-    /// Beats of the device loop; stands still only when there is no work.
-    pub beats: u64,
+fn stopped() -> EngineError {
+    EngineError::new(ErrorKind::Internal, "device stopped")
 }
 
 impl Engine {
-    /// Starts the device thread, loads the models and returns when they are ready.
+    /// Starts the device thread on the CPU, loads the models and returns when they are ready.
     pub fn start(config: EngineConfig) -> Result<Self> {
-        let _ = config;
-        todo!()
+        let threads = config.threads;
+        Self::start_on(config, move || Ok(CpuBackend::new(threads)))
+    }
+
+    /// Like [`Engine::start`] on the backend that `make` gives; `make` runs on the device thread.
+    pub fn start_on<B: Backend>(
+        config: EngineConfig,
+        make: impl FnOnce() -> Result<B> + Send + 'static,
+    ) -> Result<Self> {
+        config.check()?;
+        let (commands, inbox) = flume::bounded(config.max_waiting + device::MEDIA_INBOX);
+        let (ready, opened) = flume::bounded(1);
+        let shared = Arc::new(Shared::new(config.max_waiting, config.media_bytes));
+        let (leftover, theirs) = (inbox.clone(), shared.clone());
+        let thread = std::thread::Builder::new()
+            .name("weft-device".into())
+            .spawn(move || device::run(config, make, device::Ends { inbox, shared: theirs, ready }))
+            .map_err(|error| EngineError::new(ErrorKind::Internal, format!("no device thread: {error}")))?;
+        let opened = opened.recv().unwrap_or_else(|_| Err(stopped()));
+        match opened {
+            Ok(Opened { description, models }) => {
+                let core = Core { commands, leftover, shared, description, models, thread: Mutex::new(Some(thread)) };
+                Ok(Self { core: Arc::new(core) })
+            }
+            Err(error) => {
+                // Its panic, if any, is reported as `stopped` already.
+                let _ = thread.join();
+                Err(error)
+            }
+        }
     }
 
     /// The loaded models.
     pub fn models(&self) -> Vec<Model> {
-        todo!()
+        (0..self.core.models.len()).map(|index| Model { core: self.core.clone(), index }).collect()
     }
 
     /// A model by name, or `NotFound` naming those there are.
     pub fn model(&self, name: &str) -> Result<Model> {
-        let _ = name;
-        todo!()
+        let index = self.core.models.iter().position(|model| model.card.name == name).ok_or_else(|| {
+            let names: Vec<_> = self.core.models.iter().map(|model| model.card.name.as_str()).collect();
+            EngineError::new(ErrorKind::NotFound, format!("no model {name:?}; there are: {}", names.join(", ")))
+        })?;
+        Ok(Model { core: self.core.clone(), index })
     }
 
     /// Name of the device for people.
     pub fn device(&self) -> String {
-        todo!()
+        self.core.description.clone()
     }
 
     /// Counts.
     pub fn stats(&self) -> EngineStats {
-        todo!()
+        self.core.shared.stats()
+    }
+
+    /// Launches from number `from` on, as far as the ring still holds them, and the number to ask with next time (start
+    /// with 0). For histograms and benchmarks.
+    pub fn steps_since(&self, from: u64) -> (Vec<StepRecord>, u64) {
+        self.core.shared.steps.since(from)
     }
 }
 
 /// A loaded model.
 #[derive(Debug, Clone)]
 pub struct Model {
-    // engine: handle; card
+    core: Arc<Core>,
+    index: usize,
 }
 
 impl Model {
+    fn facts(&self) -> &ModelFacts {
+        &self.core.models[self.index]
+    }
+
     /// What it is.
     pub fn card(&self) -> &Arc<ModelCard> {
-        todo!()
+        &self.facts().card
     }
 
     /// Queues a medium for its encoder and returns at once with a lease on the (future) output. A medium whose identity
     /// is in the cache or in the queue is not encoded again. `Overloaded` when the byte budget or the inbox is full.
     pub fn encode(&self, medium: Medium) -> Result<MediaTicket> {
-        let _ = medium;
-        todo!()
+        self.encode_for(medium, Class::Interactive)
+    }
+
+    /// Like [`Model::encode`], for a request of this class.
+    pub fn encode_for(&self, medium: Medium, class: Class) -> Result<MediaTicket> {
+        let shape = self.facts().shape(&medium)?;
+        let values = match &medium {
+            Medium::Image(patches) => patches.values.len(),
+            Medium::Audio(mel) => mel.values.len(),
+        };
+        let key = MediaKey { model: self.index, id: medium.id() };
+        let order = LeaseOrder { key, shape, bytes: values * size_of::<f32>() };
+        let (lease, freshness) = self.core.shared.lease(order, |lease| {
+            self.core.send(Command::Encode(EncodeOrder { lease, medium, class, arrived: Instant::now() }))
+        })?;
+        if freshness == Freshness::Shared {
+            crate::stats::count(&self.core.shared.counters.encoder_cache_hits, 1);
+        }
+        Ok(MediaTicket { lease })
     }
 
     /// Queues a request. Checks what can be checked before any work (context length, media of the right kind, empty
     /// prompt); `Overloaded` when too many wait.
     pub fn generate(&self, request: Generate) -> Result<TokenStream> {
-        let _ = request;
-        todo!()
+        let rules = self.facts().check(self.index, &request)?;
+        let permit = self.core.shared.permit()?;
+        let (events, receiver) = flume::bounded(STREAM_ROOM);
+        let order = GenerateOrder { model: self.index, request, rules, events, permit, arrived: Instant::now() };
+        self.core.send(Command::Generate(Box::new(order)))?;
+        Ok(TokenStream { events: receiver, ended: false, device: WakeOnDrop(self.core.shared.clone()) })
     }
 }
 
@@ -189,35 +197,58 @@ impl Model {
 /// gone. Dropping all clones before the encoder ran cancels its work.
 #[derive(Debug, Clone)]
 pub struct MediaTicket {
-    // device agent fills this in
+    pub(crate) lease: Arc<MediaLease>,
 }
 
 impl MediaTicket {
     /// Identity of the medium.
     pub fn id(&self) -> MediaId {
-        todo!()
+        self.lease.key.id
     }
 
     /// Prompt tokens it stands for (0 for Whisper).
     pub fn tokens(&self) -> usize {
-        todo!()
+        self.lease.shape.tokens()
     }
 }
 
-/// The answer to a [`Generate`]: a bounded channel of events. Dropping it cancels the request.
+/// The answer to a [`Generate`]: a bounded channel of events. Dropping it cancels the request. A reader that does not
+/// keep up pauses its own answer and no other.
 #[derive(Debug)]
 pub struct TokenStream {
-    // device agent fills this in
+    events: flume::Receiver<TokenEvent>,
+    ended: bool,
+    // After `events`: the channel is closed by the time the device wakes and looks.
+    device: WakeOnDrop,
 }
 
 impl TokenStream {
     /// The next event; `None` after the terminal one. Works under any async runtime.
     pub async fn next(&mut self) -> Option<TokenEvent> {
-        todo!()
+        if self.ended {
+            return None;
+        }
+        let event = self.events.recv_async().await;
+        Some(self.received(event.ok()))
     }
 
     /// Blocking form of [`TokenStream::next`].
     pub fn next_blocking(&mut self) -> Option<TokenEvent> {
-        todo!()
+        if self.ended {
+            return None;
+        }
+        let event = self.events.recv();
+        Some(self.received(event.ok()))
+    }
+
+    /// Notes the end, and wakes a sequence that paused because this stream was full.
+    fn received(&mut self, event: Option<TokenEvent>) -> TokenEvent {
+        // The device's end of the channel only closes without a terminal event when its thread has ended.
+        let event = event.unwrap_or_else(|| TokenEvent::Failed(stopped()));
+        self.ended = matches!(event, TokenEvent::Finished { .. } | TokenEvent::Failed(_));
+        if self.events.len() + 1 == STREAM_EVENTS {
+            self.device.0.wake();
+        }
+        event
     }
 }

@@ -1,6 +1,28 @@
-//! Stages: actors that turn bytes into engine input, and tokens back into text.
-
+//! Stages turn the bytes of a request into what the engine takes: pictures into patches, clips into log-mel frames,
+//! conversations into tokens, and turn answer tokens back into text.
+//!
+//! [`Stages`] is the handle. Behind it, each stage is a fixed pool of actors over one bounded inbox: a full inbox is an
+//! [`ErrorKind::Overloaded`] answer, work whose caller has gone is skipped, and a fault in a decoder costs one request.
+//! Patch sizes, normalisation constants and mel bands come with each call from the model's card; the stages hold no such
+//! constant. They know no YAML, no HTTP and no device.
+//!
+//! [`Service`](service::Service) is the whole of stages and engine behind one door: what pipelines call.
 #![forbid(unsafe_code)]
 
-pub use weft_engine::ErrorKind;
+mod actors;
+pub mod audio;
+mod cancel;
+pub mod error;
+pub mod image;
+mod inbox;
+pub mod limits;
+mod prepared;
+pub mod text;
+
+pub use actors::{StageDepth, StageDepths, Stages, StagesConfig};
+pub use audio::{AudioFacts, AudioFormat, Length, audio_facts};
+pub use error::{ErrorKind, Result, StageError};
+pub use image::{ImageFacts, ImageFormat, image_facts};
+pub use limits::{AudioLimits, ImageLimits, Limits};
+pub use prepared::{MediaFacts, Prepared};
 pub use weft_engine::handle::EngineStats;

@@ -17,3 +17,12 @@ pub struct Diagnostic {
     /// What to do about it.
     pub remedy: Option<String>,
 }
+
+impl Diagnostic {
+    /// The same fault with what to do about it.
+    #[must_use]
+    pub(super) fn remedy(mut self, remedy: impl Into<Option<String>>) -> Self {
+        self.remedy = remedy.into();
+        self
+    }
+}

@@ -1,0 +1,122 @@
+//! Sizes, policies and models of an engine, resolved: no option is left open.
+
+use std::path::PathBuf;
+
+use crate::error::{EngineError, ErrorKind, Result};
+
+/// Where the weights of a model lie.
+#[derive(Debug, Clone)]
+pub enum ModelSource {
+    /// A folder in the Hugging Face layout, or a GGUF file.
+    Path(PathBuf),
+    /// Files in memory, by name (the embedded model).
+    Embedded(&'static [(&'static str, &'static [u8])]),
+}
+
+/// How weights are kept on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// As stored in the checkpoint.
+    #[default]
+    Stored,
+    /// Dequantised to float32.
+    Float32,
+}
+
+/// A model to load.
+#[derive(Debug, Clone)]
+pub struct ModelConfig {
+    /// Name under which it is served.
+    pub name: String,
+    /// Weights.
+    pub source: ModelSource,
+    /// Storage on the device.
+    pub precision: Precision,
+}
+
+/// What runs between two decode steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// Whole encoders and whole prompts before the next decode step: the baseline.
+    Inline,
+    /// A bounded slice of encoder or prefill work between two decode steps.
+    #[default]
+    Slice,
+}
+
+/// Sizes and policies of the engine, resolved.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Models, loaded before [`Engine::start`] returns.
+    pub models: Vec<ModelConfig>,
+    /// CPU threads; 0 takes the machine's cores.
+    pub threads: usize,
+    /// Tokens in a KV page.
+    pub page_tokens: usize,
+    /// Bytes of KV pages a model may use.
+    pub kv_bytes: usize,
+    /// Bytes of encoder outputs kept after their last ticket is gone, for the next request with the same medium.
+    pub encoder_cache_bytes: usize,
+    /// Bytes of media that tickets may hold: prepared input until the encoder has run, its output afterwards.
+    pub media_bytes: usize,
+    /// Most sequences in a decode step.
+    pub max_batch: usize,
+    /// Most prompt tokens in one prefill slice.
+    pub prefill_chunk: usize,
+    /// Encoder layers in one slice; 0 leaves it to the scheduler.
+    pub encoder_slice_layers: usize,
+    /// Most requests waiting for admission; one more is `Overloaded`.
+    pub max_waiting: usize,
+    /// Policy.
+    pub policy: Policy,
+    /// Inter-token time that running answers may see while encoders and prompts wait, as a multiple of the decode step
+    /// alone. `Policy::Slice` keeps slices within what this leaves.
+    pub inter_token_target: f32,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            models: Vec::new(),
+            threads: 0,
+            page_tokens: 16,
+            kv_bytes: 512 << 20,
+            encoder_cache_bytes: 128 << 20,
+            media_bytes: 1 << 30,
+            max_batch: 32,
+            prefill_chunk: 256,
+            encoder_slice_layers: 0,
+            max_waiting: 256,
+            policy: Policy::default(),
+            inter_token_target: 1.5,
+        }
+    }
+}
+
+
+impl EngineConfig {
+    /// Refuses sizes with which nothing could ever run.
+    pub(crate) fn check(&self) -> Result<()> {
+        let sizes = [
+            ("page_tokens", self.page_tokens),
+            ("max_batch", self.max_batch),
+            ("prefill_chunk", self.prefill_chunk),
+            ("max_waiting", self.max_waiting),
+        ];
+        for (name, value) in sizes {
+            if value == 0 {
+                return Err(EngineError::new(ErrorKind::Malformed, format!("{name} must be at least 1")));
+            }
+        }
+        if !self.inter_token_target.is_finite() || self.inter_token_target <= 1.0 {
+            let detail = format!("inter_token_target is {}; it must be over 1", self.inter_token_target);
+            return Err(EngineError::new(ErrorKind::Malformed, detail));
+        }
+        for (at, model) in self.models.iter().enumerate() {
+            if self.models[..at].iter().any(|other| other.name == model.name) {
+                return Err(EngineError::new(ErrorKind::Malformed, format!("two models are called {}", model.name)));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+//! A request on the device thread: its prompt, its pages, its way back.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use crate::books::BlockTable;
+use crate::check::PagesNeeded;
+use crate::device::command::{GenerateOrder, STREAM_EVENTS};
+use crate::device::shared::{MediaShape, WaitingPermit};
+use crate::error::EngineError;
+use crate::families::{Positions, PromptPart};
+use crate::handle::MediaTicket;
+use crate::request::{Class, DeviceTimes, FinishReason, Segment, TokenEvent, Usage};
+use crate::sampling::Sampler;
+
+/// A live request. Dropping it returns its pages, its permit and its tickets.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    pub(super) model: usize,
+    pub(super) class: Class,
+    pub(super) arrived: Instant,
+    pub(super) deadline: Option<Instant>,
+    pub(super) prompt: PromptRows,
+    pub(super) needed: PagesNeeded,
+    pub(super) phase: Phase,
+    pub(super) sampler: Sampler,
+    pub(super) times: DeviceTimes,
+    events: flume::Sender<TokenEvent>,
+    end_tokens: Vec<u32>,
+    max_tokens: usize,
+    watches: bool,
+    produced: usize,
+}
+
+/// A prompt as rows of a step's input.
+#[derive(Debug)]
+pub(super) struct PromptRows {
+    /// Token of every row; 0 under media.
+    pub(super) ids: Vec<u32>,
+    /// Media and the rows they take, in order.
+    pub(super) media: Vec<MediaSpan>,
+    pub(super) positions: Positions,
+    /// The clip that is attended to (Whisper).
+    pub(super) cross: Option<MediaTicket>,
+}
+
+/// A medium in a prompt.
+#[derive(Debug)]
+pub(super) struct MediaSpan {
+    pub(super) ticket: MediaTicket,
+    pub(super) rows: Range<usize>,
+}
+
+/// How far a request is.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// For its pages.
+    Waiting(#[expect(dead_code, reason = "held for its drop")] WaitingPermit),
+    /// With pages.
+    Admitted { seat: Seat, progress: Progress },
+}
+
+/// An admitted sequence's pages, from its first token to its last.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) table: BlockTable,
+    pub(super) cross: Option<Cross>,
+}
+
+/// Pages of the encoded frames that a sequence attends to.
+#[derive(Debug)]
+pub(super) struct Cross {
+    pub(super) table: BlockTable,
+    pub(super) frames: usize,
+    pub(super) written: bool,
+}
+
+/// Where an admitted sequence stands.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Progress {
+    /// This many prompt rows are in the cache.
+    Prompt { done: usize },
+    /// `last` was produced and not fed back yet; `stepped` is the number of its last decode step.
+    Answer { last: u32, stepped: u64 },
+}
+
+/// How a request ended.
+#[derive(Debug)]
+pub(super) enum Ending {
+    Finished(FinishReason),
+    Failed(EngineError),
+    /// Nobody listens any more.
+    Gone,
+}
+
+impl Sequence {
+    /// A waiting sequence; `positions` gives those of a prompt's parts.
+    pub(super) fn new(
+        order: GenerateOrder,
+        (max_tokens, needed): (usize, PagesNeeded),
+        positions: impl FnOnce(&[PromptPart]) -> Positions,
+    ) -> Self {
+        let GenerateOrder { model, request, rules, events, permit, arrived } = order;
+        let watches = !request.watch.is_empty();
+        let mut sampler = Sampler::new(request.sampling, rules, request.watch);
+        let (mut ids, mut media, mut cross, mut parts) = (Vec::new(), Vec::new(), None, Vec::new());
+        for segment in request.prompt {
+            match segment {
+                Segment::Text(text) => {
+                    sampler.note_prompt(&text);
+                    parts.push(PromptPart::Text(text.len()));
+                    ids.extend(text);
+                }
+                Segment::Media(ticket) => {
+                    match ticket.lease.shape {
+                        MediaShape::Image(grid, _) => parts.push(PromptPart::Image(grid)),
+                        MediaShape::Audio(tokens) => parts.push(PromptPart::Audio(tokens)),
+                        MediaShape::Cross(_) => {
+                            cross = Some(ticket);
+                            continue;
+                        }
+                    }
+                    let rows = ids.len()..ids.len() + ticket.tokens();
+                    ids.resize(rows.end, 0);
+                    media.push(MediaSpan { ticket, rows });
+                }
+            }
+        }
+        let prompt = PromptRows { positions: positions(&parts), ids, media, cross };
+        Self {
+            model,
+            class: request.class,
+            arrived,
+            deadline: request.deadline,
+            prompt,
+            needed,
+            phase: Phase::Waiting(permit),
+            sampler,
+            times: DeviceTimes::default(),
+            events,
+            end_tokens: request.end_tokens,
+            max_tokens,
+            watches,
+            produced: 0,
+        }
+    }
+
+    /// Answer tokens so far.
+    pub(super) fn produced(&self) -> usize {
+        self.produced
+    }
+
+    /// Its reader went away.
+    pub(super) fn gone(&self) -> bool {
+        self.events.is_disconnected()
+    }
+
+    /// Its stream has room for a step's events.
+    pub(super) fn flows(&self) -> bool {
+        self.events.len() < STREAM_EVENTS
+    }
+
+    /// Notes its first work on the device.
+    pub(super) fn touch(&mut self) {
+        if self.times.queued.is_zero() {
+            self.times.queued = self.since_arrival();
+        }
+    }
+
+    /// Takes a sampled token: tells the reader, and says whether the answer ends here.
+    pub(super) fn take(&mut self, sampled: weft_kernels::shapes::Sampled) -> Option<FinishReason> {
+        if self.produced == 0 {
+            self.times.prefilled = self.since_arrival();
+            let watched = if self.watches { sampled.watched } else { Vec::new() };
+            self.tell(TokenEvent::Started { watched });
+        }
+        if self.end_tokens.contains(&sampled.token) {
+            return Some(FinishReason::Stop);
+        }
+        if self.produced == 0 {
+            self.times.first_token = self.since_arrival();
+        }
+        self.sampler.push(sampled.token);
+        self.produced += 1;
+        self.tell(TokenEvent::Token(crate::request::Token {
+            id: sampled.token,
+            logprob: sampled.logprob,
+            top: sampled.top,
+        }));
+        (self.produced == self.max_tokens).then_some(FinishReason::Length)
+    }
+
+    /// Tells the reader how it ended, and returns everything it held.
+    pub(super) fn end(mut self, ending: Ending) {
+        self.times.finished = self.since_arrival();
+        let usage = Usage {
+            prompt_tokens: self.prompt.ids.len(),
+            media_tokens: self.prompt.media.iter().map(|span| span.rows.len()).sum(),
+            completion_tokens: self.produced,
+        };
+        let times = self.times;
+        let Self { events, phase, prompt, .. } = self;
+        // Pages, permit and tickets first: whoever reads the end finds them returned.
+        drop((phase, prompt));
+        let event = match ending {
+            Ending::Finished(reason) => TokenEvent::Finished { reason, usage, times },
+            Ending::Failed(error) => TokenEvent::Failed(error),
+            Ending::Gone => return,
+        };
+        send(&events, event);
+    }
+
+    fn tell(&self, event: TokenEvent) {
+        send(&self.events, event);
+    }
+
+    fn since_arrival(&self) -> Duration {
+        self.arrived.elapsed()
+    }
+}
+
+/// A sequence only runs while its stream has room for a step's events and the terminal one, so a send fails only when
+/// the reader is gone, which the next settle notices.
+fn send(events: &flume::Sender<TokenEvent>, event: TokenEvent) {
+    if let Err(flume::TrySendError::Full(_)) = events.try_send(event) {
+        tracing::error!("a token stream had no room for an event that was accounted for");
+    }
+}
