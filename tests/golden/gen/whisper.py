@@ -1,4 +1,6 @@
 """Whisper tiny.en and base in float32: five spoken clips and one of two minutes, greedy, with and without timestamps."""
+import hashlib
+import json
 import re
 import subprocess
 
@@ -10,30 +12,31 @@ from .common import GOLDEN, read_audio, speak, tool_version, versions, write_jso
 from .text import WEIGHTS
 
 OUT = GOLDEN / "real"
+# Sentences and voices that both reference models hear well, so that a word error is the service's and not espeak's.
 CLIPS = [  # name, voice, words a minute, pitch, words
-    ("clip1", "en-us", 150, 50, "The ferry to the island leaves every morning, and it comes back before sunset."),
+    ("clip1", "en-us", 140, 50, "It was raining all day, but the children were happy to stay inside and read."),
     ("clip2", "en-gb", 150, 45, "Please close the window before you leave the house, because it may rain this evening."),
-    ("clip3", "en-us+f3", 145, 60, "My sister bought a red bicycle, but she still walks to school when the weather is good."),
-    ("clip4", "en-gb-x-rp", 150, 40, "Fresh bread smells wonderful. We buy two loaves on Saturday and share them with our neighbours."),
-    ("clip5", "en-us+m3", 150, 35, "The museum opens at ten. Children can visit for free, and there is a small garden behind the main building."),
+    ("clip3", "en-us+f3", 140, 50, "We need to finish this work before Friday because the customer is waiting."),
+    ("clip4", "en-gb-x-rp", 140, 50, "There are many good reasons to learn a new language, and it is never too late to start."),
+    ("clip5", "en-us+m7", 140, 50, "My favorite season is autumn, when the leaves turn yellow and the air is cool."),
 ]
-LONG = ("long", "en-us", 150, 50, """
+LONG = ("long", "en-us", 145, 50, """
 Every town along the coast has its own story about the great storm. The people in our town say that it began on a quiet
-Sunday afternoon, when the sea was so flat that the fishing boats looked as if they were standing on glass. An old woman who
-lived near the harbour told everyone to bring the boats in. Nobody listened, because the sky was blue and the wind was
-asleep. By six in the evening the first clouds appeared in the west. By seven it was dark. The wind came from the north, and
-it was so strong that people could not walk along the main street. Windows broke, trees fell, and the church bell rang
-without a hand on the rope. The men who had stayed in the harbour tied their boats together with long ropes, and they
-stood in the cold water for hours to keep them from hitting the wall. Four boats were still at sea that night. The women lit
-a fire on the hill above the beach, and they kept it burning until the morning, so that the boats could find the way home.
-Three of them came back before midnight. The last one, a small green boat with two brothers on board, was missing for two
-days. On Tuesday morning a farmer found it on a beach ten miles to the south. The boat was broken, but the brothers were
-alive. They were sitting behind a rock, eating apples from a box that had washed up beside them. Since that day the town has
-kept a fire on the hill, once a year, on the last Sunday of October. Visitors come from far away to see it. They eat fried
-fish and warm apples, they listen to music, and when the fire is lit, everyone is quiet for one minute. Then the church bell
-rings, but this time there is a hand on the rope, and the party begins. The old woman never said that she had been right.
-When people asked her how she had known, she only smiled and pointed at the birds, which had left the harbour early that
-morning. If you want to know what the weather will be, she said, look at those who cannot read a newspaper.
+Sunday afternoon, when the sea was so flat that it looked like glass. An old woman who lived near the beach told everyone to
+come home. Nobody listened, because the sky was blue and there was no wind at all. In the evening the first clouds appeared,
+and soon it was dark. The wind came from the north, and it was so strong that nobody was able to stand in the street. Trees
+were falling, and the children were afraid. The men who had stayed in the village worked together in the cold water for
+hours to save as much as they could. Some of the boats were still out on the water. Their families made a fire on the hill
+above the beach, and they watched it until the morning. Most of the boats came back before midnight. The last one, a small
+boat with two brothers, was missing for two days. On Tuesday morning a farmer found it on a beach to the south. The boat was
+broken, but the brothers were alive. They were sitting on the ground, eating apples and waiting for help. Since that day
+there has been a fire on the hill every year. Visitors come from far away to see it. They eat fish and apples, they listen
+to music, and when the fire is burning, everyone is quiet for a moment. Then the party begins. The old woman never said that
+she had been right. When people asked her how she had known, she only smiled and pointed at the sky, because all of the
+birds had left the village early that morning. If you want to know what the weather will be, she said, you have to look at
+those who cannot read a newspaper. I was still a child when my grandmother told me this story. I did not believe her, and I
+asked my teacher if it was true. He laughed and said that there are many stories like this one. But every year, when the
+summer is over and the days are getting short, I look at the birds before I leave the house.
 """)
 
 
@@ -88,13 +91,19 @@ def transcribe(folder, clips, out):
     tokenizer = AutoTokenizer.from_pretrained(WEIGHTS / folder)
     extractor = WhisperFeatureExtractor.from_pretrained(WEIGHTS / folder)
     model = WhisperForConditionalGeneration.from_pretrained(WEIGHTS / folder, dtype=torch.float32).eval()
-    records, tensors = [], {}
+    about = versions("transformers", "torch", "tokenizers", "soundfile")
+    about["espeak-ng"] = tool_version("espeak-ng", "--version").split("  ")[0]
+    records, tensors, known = [], {}, earlier(OUT / f"{out}.json", about)
     for name, voice, words, path in clips:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if (kept := known.get(name)) and kept.get("sha256") == digest:
+            records.append(kept)
+            continue
         samples = read_audio(path)
         long = len(samples) > 480000
         options = dict(truncation=False, padding="longest", return_attention_mask=True) if long else {}
         features = extractor(samples, sampling_rate=16000, return_tensors="pt", **options).input_features
-        record = dict(id=name, file=path.name, voice=voice, seconds=round(len(samples) / 16000, 3), words=words)
+        record = dict(id=name, file=path.name, sha256=digest, voice=voice, seconds=round(len(samples) / 16000, 3), words=words)
         if not long:
             record["plain"] = run(model, tokenizer, features, return_timestamps=False)
         record["timestamps"] = run(model, tokenizer, features, return_timestamps=True)
@@ -113,15 +122,25 @@ def transcribe(folder, clips, out):
             tensors = {f"{name}.encoder_every_100": hidden[0, ::100].numpy(), f"{name}.first_logits": logits[:4096]}
             order = np.argsort(-logits)[:20]
             record["plain"].update(top20_ids=order.tolist(), top20_logits=[round(float(logits[i]), 5) for i in order])
+        save(model, folder, out, about, records, tensors)
+
+
+def earlier(path, about):
+    """Records of an earlier run by the same versions: a clip whose bytes did not change is not transcribed again."""
+    old = json.loads(path.read_text()) if path.exists() else {}
+    return {c["id"]: c for c in old["clips"]} if old.get("made_by") == about else {}
+
+
+def save(model, folder, out, about, records, tensors):
     config = model.generation_config
     write_json(OUT / f"{out}.json", dict(
         about="float32, greedy, temperature 0, no fallback, no conditioning on earlier text; plain is without timestamps; "
               "the long clip is the sequential algorithm of transformers (log-mel once over the whole clip, each window of "
               "3000 frames zero-padded in the log-mel domain); logits before any suppression",
-        made_by=versions("transformers", "torch", "tokenizers", "soundfile") | {"espeak-ng": tool_version("espeak-ng", "--version")},
-        checkpoint=folder, prompt_ids=prompt(model, records[0].get("language_id")),
+        made_by=about, checkpoint=folder, prompt_ids=prompt(model, records[0].get("language_id")),
         no_timestamps_token_id=config.no_timestamps_token_id, clips=records))
-    write_tensors(OUT / f"{out}.safetensors", tensors, about="encoder_every_100 f32 [15, width]; first_logits f32 [4096]")
+    if tensors:
+        write_tensors(OUT / f"{out}.safetensors", tensors, about="encoder_every_100 f32 [15, width]; first_logits f32 [4096]")
 
 
 def prompt(model, language):
