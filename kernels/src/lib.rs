@@ -4,7 +4,9 @@
 //! weight formats and every line of `unsafe` in the project. It knows no model and no request.
 
 pub mod backend;
+pub mod cpu;
 pub mod error;
+pub mod quant;
 pub mod shapes;
 pub mod weights;
 
