@@ -8,6 +8,7 @@ pub mod checks;
 pub mod cpu;
 pub mod error;
 pub mod parity;
+pub mod quant;
 pub mod reference;
 pub mod shapes;
 pub mod weights;
