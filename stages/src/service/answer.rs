@@ -86,8 +86,8 @@ pub struct TextStream {
 
 impl Service {
     /// Tokens of a conversation's text, media not counted: for pricing.
-    pub fn count_text<M: Clone>(&self, model: &str, turns: &[Turn<M>]) -> Result<usize> {
-        let pieces = self.served(model)?.text.layout(turns, SystemTime::UNIX_EPOCH)?;
+    pub fn count_text<M: Clone>(&self, model: &str, turns: &[Turn<M>], now: SystemTime) -> Result<usize> {
+        let pieces = self.served(model)?.text.layout(turns, now)?;
         let tokens = |piece: &Piece| if let Piece::Text(ids) = piece { ids.len() } else { 0 };
         Ok(pieces.iter().map(tokens).sum())
     }

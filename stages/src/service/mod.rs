@@ -103,6 +103,11 @@ impl Service {
         self.inner.models.iter().map(|served| served.model.card())
     }
 
+    /// Card of a model, or `NotFound` naming those there are.
+    pub fn card(&self, model: &str) -> Result<&Arc<ModelCard>> {
+        Ok(self.served(model)?.model.card())
+    }
+
     /// Tokenizer and template of a model.
     pub fn text(&self, model: &str) -> Result<&Arc<TextModel>> {
         Ok(&self.served(model)?.text)
