@@ -125,6 +125,10 @@ impl Runtime {
         known.tokenizer().encode_plain(text).map_err(|error| Error::new(error.kind, error.message))
     }
 
+    pub(crate) fn limits(&self) -> crate::config::Limits {
+        self.inner.config.limits
+    }
+
     fn placeholder(&self, model: &str) -> bool {
         self.inner.models.iter().any(|entry| entry.name == model && entry.placeholder)
     }
