@@ -1,5 +1,6 @@
 //! The running whole: engine, stages and validated pipelines.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -8,6 +9,7 @@ use weft_stages::{EngineConfig, Family, ModelConfig, Policy, Precision, Service,
 
 use crate::catalog::{self, Catalog, Read};
 use crate::config::{ModelEntry, ModelSource, RuntimeConfig};
+use crate::definition::is_path;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Outcome};
 use crate::request::Request;
@@ -160,26 +162,43 @@ fn open(config: RuntimeConfig) -> Result<Runtime> {
     Ok(Runtime { inner: Arc::new(Inner { service, catalog, models, config, inbox, requests }) })
 }
 
-/// The configured models, and those that definitions name by a path that exists.
+/// The configured models, and those that definitions name by a path that exists, unless a better candidate is there.
 fn with_referenced(configured: &[ModelEntry], read: &[Read]) -> Vec<ModelEntry> {
     let mut models = configured.to_vec();
     for Read { definition, folder } in read {
         for model in definition.stages.iter().filter_map(crate::definition::Stage::model) {
-            if model.candidates.iter().any(|name| models.iter().any(|entry| entry.name == *name)) {
-                continue;
-            }
-            let Some(path) = model.paths(Some(folder)).into_iter().find(|path| path.exists()) else { continue };
-            let there = |entry: &ModelEntry| {
-                matches!(&entry.source, ModelSource::Path(known) if known.canonicalize().ok() == path.canonicalize().ok())
-            };
-            let stem = if path.is_dir() { path.file_name() } else { path.file_stem() };
-            let name = stem.map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-            if !models.iter().any(|entry| there(entry) || entry.name == name) {
-                models.push(ModelEntry { name, source: ModelSource::Path(path), float32: false, placeholder: false });
+            if let Some(entry) = referenced(&model.candidates, folder, &models) {
+                models.push(entry);
             }
         }
     }
     models
+}
+
+/// The model to load for a reference, if its best candidate is a path that is not loaded yet. It is served under the name
+/// that stands before the path, else under the path's own.
+fn referenced(candidates: &[String], folder: &Path, models: &[ModelEntry]) -> Option<ModelEntry> {
+    let mut name = None;
+    for candidate in candidates {
+        if models.iter().any(|entry| entry.name == *candidate) {
+            return None;
+        }
+        if !is_path(candidate) {
+            name = Some(candidate.clone());
+            continue;
+        }
+        let Ok(path) = folder.join(candidate).canonicalize() else { continue };
+        let same = |entry: &ModelEntry| {
+            matches!(&entry.source, ModelSource::Path(known) if known.canonicalize().is_ok_and(|known| known == path))
+        };
+        if models.iter().any(same) {
+            return None;
+        }
+        let stem = if path.is_dir() { path.file_name() } else { path.file_stem() };
+        let name = name.unwrap_or_else(|| stem.map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default());
+        return Some(ModelEntry { name, source: ModelSource::Path(path), float32: false, placeholder: false });
+    }
+    None
 }
 
 fn model_config(entry: &ModelEntry) -> ModelConfig {
