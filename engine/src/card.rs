@@ -164,7 +164,8 @@ impl ImageProcessor {
         }
         let (long, short) = (width.max(height), width.min(height));
         if long as f64 / short as f64 > Self::MAX_ASPECT as f64 {
-            let detail = format!("image of {width}x{height} is too elongated: sides may differ by {}x", Self::MAX_ASPECT);
+            let detail =
+                format!("image of {width}x{height} is too elongated: sides may differ by {}x", Self::MAX_ASPECT);
             return Err(EngineError::new(ErrorKind::Unsupported, detail));
         }
         let factor = self.patch * self.merge;

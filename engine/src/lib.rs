@@ -8,6 +8,7 @@
 mod books;
 pub mod card;
 mod check;
+pub mod checkpoint;
 pub mod config;
 mod device;
 pub mod error;

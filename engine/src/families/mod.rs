@@ -8,10 +8,21 @@
 //!
 //! A model holds weights only. Pages, sequences and caches belong to the device thread.
 
+pub mod decoder;
+pub mod omni;
+pub mod whisper;
+
 use std::ops::Range;
+use std::sync::Arc;
 
 use weft_kernels::Backend;
 use weft_kernels::shapes::PageLayout;
+
+use crate::card::{Family, ModelCard};
+use crate::checkpoint::Checkpoint;
+use crate::error::{EngineError, ErrorKind, Result};
+use crate::handle::ModelConfig;
+use crate::media::Medium;
 
 /// Key/value memory that a model's decoder needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,4 +102,129 @@ pub struct StepBatch<'a, B: Backend> {
     pub media: &'a [MediaRows<'a, B>],
     /// Sequences, covering all rows in order.
     pub sequences: &'a [StepSequence<'a>],
+}
+
+/// A loaded model of any family. The set is closed: the device thread matches nowhere but here.
+pub enum Loaded<B: Backend> {
+    /// Llama, SmolLM2, Mistral, Qwen2, Qwen3.
+    Decoder(decoder::TextModel<B>),
+    /// Qwen2.5-Omni thinker.
+    Omni(Box<omni::Omni<B>>),
+    /// Whisper.
+    Whisper(Box<whisper::Whisper<B>>),
+}
+
+impl<B: Backend> Loaded<B> {
+    /// Loads every weight of a checkpoint onto the device. A missing, surplus or misshapen tensor is an error that
+    /// names it. Pages will hold `page_tokens` tokens.
+    pub fn load(backend: &B, checkpoint: &Checkpoint, config: &ModelConfig, page_tokens: usize) -> Result<Self> {
+        Ok(match checkpoint.family() {
+            Family::QwenOmni => Self::Omni(Box::new(omni::Omni::load(backend, checkpoint, config, page_tokens)?)),
+            Family::Whisper => {
+                Self::Whisper(Box::new(whisper::Whisper::load(backend, checkpoint, config, page_tokens)?))
+            }
+            Family::Llama | Family::Qwen2 | Family::Qwen3 => {
+                Self::Decoder(decoder::TextModel::load(backend, checkpoint, config, page_tokens)?)
+            }
+        })
+    }
+
+    /// What the model is.
+    pub fn card(&self) -> &Arc<ModelCard> {
+        match self {
+            Self::Decoder(model) => model.card(),
+            Self::Omni(model) => model.card(),
+            Self::Whisper(model) => model.card(),
+        }
+    }
+
+    /// Key/value memory it needs.
+    pub fn kv(&self) -> KvLayout {
+        match self {
+            Self::Decoder(model) => model.kv(),
+            Self::Omni(model) => model.kv(),
+            Self::Whisper(model) => model.kv(),
+        }
+    }
+
+    /// Positions of a prompt's rows and of the answer after it.
+    pub fn positions(&self, parts: &[PromptPart]) -> Positions {
+        match self {
+            Self::Decoder(model) => model.positions(parts),
+            Self::Omni(model) => model.positions(parts),
+            Self::Whisper(model) => model.positions(parts),
+        }
+    }
+
+    /// Prepares encoder work on a batch of media of one tower; no layer has run yet. The output of a medium is the same,
+    /// bit for bit, whatever else is in the batch.
+    pub fn begin_encode(&self, backend: &B, media: &[&Medium]) -> Result<EncoderRun<B>> {
+        match self {
+            Self::Decoder(model) => {
+                Err(EngineError::new(ErrorKind::Unsupported, format!("model {} takes text only", model.card().name)))
+            }
+            Self::Omni(model) => model.begin_encode(backend, media),
+            Self::Whisper(model) => model.begin_encode(backend, media).map(EncoderRun::Whisper),
+        }
+    }
+
+    /// Runs up to `layers` more layers. `Some` with one tensor a medium, in order, when the run is finished.
+    pub fn advance(&self, backend: &B, run: &mut EncoderRun<B>, layers: usize) -> Result<Option<Vec<B::Tensor>>> {
+        match (self, run) {
+            (Self::Omni(model), EncoderRun::Vision(run)) => model.vision().advance(backend, run, layers),
+            (Self::Omni(model), EncoderRun::Audio(run)) => model.audio().advance(backend, run, layers),
+            (Self::Whisper(model), EncoderRun::Whisper(run)) => model.advance(backend, run, layers),
+            _ => Err(EngineError::new(ErrorKind::Internal, "an encoder run was handed to another family's model")),
+        }
+    }
+
+    /// One pass over a mix of decode rows and prefill chunks: writes keys and values into `pages` (one a layer) and gives
+    /// the logits of the sequences that want them, one row each, in order; `None` when none does.
+    pub fn step(&self, backend: &B, batch: &StepBatch<'_, B>, pages: &mut [B::Pages]) -> Result<Option<B::Tensor>> {
+        match self {
+            Self::Decoder(model) => model.step(backend, batch, pages),
+            Self::Omni(model) => model.step(backend, batch, pages),
+            Self::Whisper(model) => model.step(backend, batch, pages),
+        }
+    }
+
+    /// Whisper only: writes the cross keys and values of an encoded medium into pages, once a sequence.
+    pub fn write_cross(&self, backend: &B, encoded: &B::Tensor, slots: &[u32], pages: &mut [B::Pages]) -> Result<()> {
+        match self {
+            Self::Whisper(model) => model.write_cross(backend, encoded, slots, pages),
+            Self::Decoder(_) | Self::Omni(_) => {
+                Err(EngineError::new(ErrorKind::Internal, "this family has no cross attention"))
+            }
+        }
+    }
+}
+
+/// Encoder work that can stop after any layer.
+pub enum EncoderRun<B: Backend> {
+    /// Omni's vision tower.
+    Vision(omni::vision::VisionRun<B>),
+    /// Omni's audio tower.
+    Audio(omni::audio::AudioRun<B>),
+    /// Whisper's encoder.
+    Whisper(whisper::WhisperRun<B>),
+}
+
+impl<B: Backend> EncoderRun<B> {
+    /// Layers in all.
+    pub fn layers(&self) -> usize {
+        match self {
+            Self::Vision(run) => run.layers(),
+            Self::Audio(run) => run.layers(),
+            Self::Whisper(run) => run.layers(),
+        }
+    }
+
+    /// Layers that have run.
+    pub fn done(&self) -> usize {
+        match self {
+            Self::Vision(run) => run.done(),
+            Self::Audio(run) => run.done(),
+            Self::Whisper(run) => run.done(),
+        }
+    }
 }
