@@ -20,5 +20,6 @@ pub mod rules;
 mod sampling;
 mod scheduler;
 pub mod stats;
+pub mod transcribe;
 
 pub use error::{EngineError, ErrorKind, Result};

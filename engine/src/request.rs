@@ -84,6 +84,10 @@ pub enum TokenRules {
         card: std::sync::Arc<crate::card::TranscriptionCard>,
         /// Whether timestamps are produced.
         timestamps: bool,
+        /// The first answer tokens, given (language, task, `<|notimestamps|>`). They are part of the answer, so the
+        /// prompt ends with `<|startoftranscript|>` and [`Generate::watch`] sees the step after it, where the
+        /// probability of no speech is defined.
+        forced: Vec<u32>,
     },
 }
 
