@@ -5,6 +5,7 @@
 
 pub mod backend;
 pub mod error;
+pub mod mapped;
 pub mod shapes;
 pub mod weights;
 
