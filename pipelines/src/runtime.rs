@@ -221,7 +221,7 @@ fn stages_config(config: &RuntimeConfig) -> StagesConfig {
     stages
 }
 
-const fn family_name(family: Family) -> &'static str {
+pub(crate) const fn family_name(family: Family) -> &'static str {
     match family {
         Family::QwenOmni => "qwen2.5-omni",
         Family::Whisper => "whisper",

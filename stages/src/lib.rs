@@ -15,6 +15,7 @@ mod cancel;
 pub mod error;
 pub mod image;
 mod inbox;
+pub mod inspect;
 pub mod limits;
 mod prepared;
 pub mod service;
