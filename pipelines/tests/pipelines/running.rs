@@ -160,12 +160,17 @@ async fn deadlines_and_dropped_streams_end_the_work() {
     let runtime = runtime().await;
     let mut hurried = request(model(), prompt("Count to a million."));
     hurried.options.max_tokens = Some(4000);
+    hurried.options.logit_bias = vec![(2038, -100.0), (2039, -100.0)];
     hurried.deadline = Some(Instant::now() + Duration::from_millis(60));
     let error = runtime.run(hurried.clone()).unwrap().finish().await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Deadline);
     hurried.deadline = None;
     let mut stream = runtime.run(hurried).unwrap();
-    while !matches!(stream.next().await, Some(Event::Text { .. })) {}
+    while let Some(event) = stream.next().await {
+        if matches!(event, Event::Text { .. }) {
+            break;
+        }
+    }
     drop(stream);
     let idle = || async {
         for _ in 0..500 {
