@@ -4,7 +4,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::runtime::family_name;
 
 /// One part of a model and its size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -63,5 +64,18 @@ impl std::fmt::Display for ModelReport {
 
 /// Describes the checkpoint at this path (a folder or a GGUF file).
 pub fn model(path: &Path) -> Result<ModelReport> {
-    Err(Error::new(ErrorKind::NotFound, format!("no checkpoint at {}", path.display())))
+    let facts = weft_stages::inspect::checkpoint(path).map_err(|error| Error::new(error.kind, error.message))?;
+    let part = |(name, parameters, bytes)| PartReport { name, parameters, bytes };
+    let parts: Vec<PartReport> = facts.parts.into_iter().map(part).collect();
+    Ok(ModelReport {
+        path: path.display().to_string(),
+        family: family_name(facts.family).to_owned(),
+        parameters: parts.iter().map(|part| part.parameters).sum(),
+        parts,
+        dtypes: facts.dtypes,
+        vocabulary: facts.vocabulary,
+        context: facts.context,
+        kv_bytes_per_token: facts.kv_bytes_per_token,
+        token_costs: facts.token_costs,
+    })
 }

@@ -7,12 +7,15 @@
 use std::path::Path;
 
 pub mod batch;
+mod catalog;
 pub mod config;
 pub mod definition;
 pub mod error;
 pub mod event;
 pub mod inspect;
+mod options;
 pub mod request;
+mod run;
 pub mod runtime;
 pub mod summary;
 
@@ -26,6 +29,9 @@ pub use summary::{Arity, EngineStats, ModelKind, ModelSummary, PipelineSummary, 
 
 /// Checks a definition, or every `*.yaml` in a folder, without loading models. Empty when all is well.
 pub fn check(path: &Path) -> Vec<Diagnostic> {
-    let _ = path;
-    Vec::new()
+    let files = match catalog::files(path) {
+        Ok(files) => files,
+        Err(fault) => return vec![fault],
+    };
+    files.iter().filter_map(|file| catalog::read_file(file).err()).flatten().collect()
 }

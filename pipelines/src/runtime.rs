@@ -1,54 +1,249 @@
 //! The running whole: engine, stages and validated pipelines.
 
-use crate::config::RuntimeConfig;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use weft_stages::{EngineConfig, Family, ModelConfig, Policy, Precision, Service, ServiceConfig, StagesConfig};
+
+use crate::catalog::{self, Catalog, Read};
+use crate::config::{ModelEntry, ModelSource, RuntimeConfig};
+use crate::definition::is_path;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Outcome};
 use crate::request::Request;
-use crate::summary::{ModelSummary, PipelineSummary, RuntimeStats};
+use crate::run::{self, Checks, EVENTS, Job};
+use crate::summary::{ModelKind, ModelSummary, PipelineSummary, RuntimeStats, StageDepth};
 
 /// Engine, stages and validated pipelines. Clones share it; the last drop stops and joins everything.
 #[derive(Debug, Clone)]
-pub struct Runtime {}
+pub struct Runtime {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    service: Service,
+    catalog: Catalog,
+    models: Vec<ModelEntry>,
+    config: RuntimeConfig,
+    inbox: usize,
+    requests: Arc<AtomicUsize>,
+}
 
 impl Runtime {
     /// Loads the models and validates the pipelines. A broken definition is an error with file, line and column; one
-    /// whose models are not loaded is listed as unavailable.
+    /// whose models are not loaded is listed as unavailable. Models that definitions name by a path that exists are
+    /// loaded with the others.
     pub async fn start(config: RuntimeConfig) -> Result<Self> {
-        let _ = config;
-        Err(Error::new(ErrorKind::Internal, "the runtime is not built yet"))
+        let opened = tokio::task::spawn_blocking(move || open(config)).await;
+        opened.map_err(|error| Error::new(ErrorKind::Internal, format!("the start of the runtime broke off: {error}")))?
     }
 
     /// Starts a request. Everything that can be refused without work is refused here, before a stream opens. Must be
     /// called inside a tokio runtime.
     pub fn run(&self, request: Request) -> Result<EventStream> {
-        let _ = request;
-        Err(Error::new(ErrorKind::Internal, "the runtime is not built yet"))
+        let began = Instant::now();
+        let inner = &*self.inner;
+        let Request { target, input, options, class, deadline } = request;
+        if deadline.is_some_and(|deadline| deadline <= began) {
+            return Err(Error::new(ErrorKind::Deadline, "the time for this request is up"));
+        }
+        let bound = Arc::clone(inner.catalog.find(&target)?);
+        let checks = Checks { service: &inner.service, bound: &bound, limits: inner.config.limits };
+        let input = run::checked(&checks, input, &options)?;
+        let handle = tokio::runtime::Handle::try_current()
+            .map_err(|_| Error::new(ErrorKind::Internal, "requests run inside a tokio runtime"))?;
+        let (events, receiver) = flume::bounded(EVENTS);
+        let id = inner.service.next_request();
+        let job = Arc::new(Job {
+            service: inner.service.clone(),
+            bound,
+            input,
+            options,
+            class,
+            deadline,
+            id,
+            began,
+            events,
+            tally: run::Tally::default(),
+        });
+        let running = Running::new(&inner.requests);
+        let task = handle.spawn(async move {
+            let _running = running;
+            run::drive(job).await;
+        });
+        Ok(EventStream { id: id.0, events: receiver, task: task.abort_handle(), ended: false })
     }
 
     /// Pipelines, built-in ones included.
     pub fn pipelines(&self) -> Vec<PipelineSummary> {
-        Vec::new()
+        self.inner.catalog.summaries(|model| self.placeholder(model))
     }
 
     /// Loaded models.
     pub fn models(&self) -> Vec<ModelSummary> {
-        Vec::new()
+        let summary = |card: &Arc<weft_stages::ModelCard>| {
+            let transcribes = card.family == Family::Whisper;
+            ModelSummary {
+                name: card.name.clone(),
+                family: family_name(card.family).to_owned(),
+                kind: if transcribes { ModelKind::Transcribe } else { ModelKind::Generate },
+                image: card.image.is_some(),
+                audio: card.audio.is_some(),
+                context: card.context,
+                parameters: card.parameters,
+                dtype: card.dtype.clone(),
+                placeholder: self.placeholder(&card.name),
+            }
+        };
+        self.inner.service.cards().map(summary).collect()
     }
 
     /// Counts.
     pub fn stats(&self) -> RuntimeStats {
-        RuntimeStats::default()
+        let depth = self.inner.service.depth();
+        let stage = |name: &str, depth: weft_stages::StageDepth| StageDepth {
+            stage: name.to_owned(),
+            waiting: depth.waiting,
+            capacity: self.inner.inbox,
+        };
+        RuntimeStats {
+            engine: self.inner.service.stats(),
+            stages: vec![stage("image", depth.image), stage("audio", depth.audio), stage("text", depth.text)],
+            requests: self.inner.requests.load(Ordering::Relaxed),
+        }
     }
 
     /// The device, for people.
     pub fn device(&self) -> String {
-        String::new()
+        self.inner.service.device()
     }
 
     /// Token ids of plain text (special tokens in it are text).
     pub fn tokenize(&self, model: &str, text: &str) -> Result<Vec<u32>> {
-        let _ = (model, text);
-        Err(Error::new(ErrorKind::Internal, "the runtime is not built yet"))
+        let known = self.inner.service.text(model).map_err(|error| Error::new(error.kind, error.message).about("model"))?;
+        known.tokenizer().encode_plain(text).map_err(|error| Error::new(error.kind, error.message))
+    }
+
+    pub(crate) fn limits(&self) -> crate::config::Limits {
+        self.inner.config.limits
+    }
+
+    fn placeholder(&self, model: &str) -> bool {
+        self.inner.models.iter().any(|entry| entry.name == model && entry.placeholder)
+    }
+}
+
+/// Everything slow about a start, on a thread that may block.
+fn open(config: RuntimeConfig) -> Result<Runtime> {
+    let read = catalog::read(&config.pipelines).map_err(|faults| {
+        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        Error::new(ErrorKind::Malformed, faults.join("\n"))
+    })?;
+    let models = with_referenced(&config.models, &read);
+    let stages = stages_config(&config);
+    let inbox = stages.inbox;
+    let engine = EngineConfig {
+        models: models.iter().map(model_config).collect(),
+        threads: config.threads,
+        kv_bytes: config.kv_bytes,
+        encoder_cache_bytes: config.encoder_cache_bytes,
+        max_batch: config.max_batch,
+        max_waiting: config.max_waiting,
+        policy: if config.sliced { Policy::Slice } else { Policy::Inline },
+        ..EngineConfig::default()
+    };
+    let service = Service::start(ServiceConfig { engine, stages }).map_err(|error| Error::new(error.kind, error.message))?;
+    let cards: Vec<_> = service.cards().cloned().collect();
+    let catalog = Catalog::new(read, &cards, &models);
+    let requests = Arc::new(AtomicUsize::new(0));
+    Ok(Runtime { inner: Arc::new(Inner { service, catalog, models, config, inbox, requests }) })
+}
+
+/// The configured models, and those that definitions name by a path that exists, unless a better candidate is there.
+fn with_referenced(configured: &[ModelEntry], read: &[Read]) -> Vec<ModelEntry> {
+    let mut models = configured.to_vec();
+    for Read { definition, folder } in read {
+        for model in definition.stages.iter().filter_map(crate::definition::Stage::model) {
+            if let Some(entry) = referenced(&model.candidates, folder, &models) {
+                models.push(entry);
+            }
+        }
+    }
+    models
+}
+
+/// The model to load for a reference, if its best candidate is a path that is not loaded yet. It is served under the name
+/// that stands before the path, else under the path's own.
+fn referenced(candidates: &[String], folder: &Path, models: &[ModelEntry]) -> Option<ModelEntry> {
+    let mut name = None;
+    for candidate in candidates {
+        if models.iter().any(|entry| entry.name == *candidate) {
+            return None;
+        }
+        if !is_path(candidate) {
+            name = Some(candidate.clone());
+            continue;
+        }
+        let Ok(path) = folder.join(candidate).canonicalize() else { continue };
+        let same = |entry: &ModelEntry| {
+            matches!(&entry.source, ModelSource::Path(known) if known.canonicalize().is_ok_and(|known| known == path))
+        };
+        if models.iter().any(same) {
+            return None;
+        }
+        let stem = if path.is_dir() { path.file_name() } else { path.file_stem() };
+        let name = name.unwrap_or_else(|| stem.map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default());
+        return Some(ModelEntry { name, source: ModelSource::Path(path), float32: false, placeholder: false });
+    }
+    None
+}
+
+fn model_config(entry: &ModelEntry) -> ModelConfig {
+    ModelConfig {
+        name: entry.name.clone(),
+        source: match &entry.source {
+            ModelSource::Path(path) => weft_stages::ModelSource::Path(path.clone()),
+            ModelSource::Embedded(files) => weft_stages::ModelSource::Embedded(files),
+        },
+        precision: if entry.float32 { Precision::Float32 } else { Precision::Stored },
+    }
+}
+
+fn stages_config(config: &RuntimeConfig) -> StagesConfig {
+    let mut stages = StagesConfig::default();
+    stages.limits.image.bytes = config.limits.media_bytes;
+    stages.limits.image.pixels = usize::try_from(config.limits.image_pixels).unwrap_or(usize::MAX);
+    stages.limits.audio.bytes = config.limits.media_bytes;
+    stages.limits.audio.seconds = config.limits.audio_seconds;
+    stages
+}
+
+pub(crate) const fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::QwenOmni => "qwen2.5-omni",
+        Family::Whisper => "whisper",
+        Family::Llama => "llama",
+        Family::Qwen2 => "qwen2",
+        Family::Qwen3 => "qwen3",
+    }
+}
+
+/// Counts a request while it runs.
+struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -57,6 +252,9 @@ impl Runtime {
 #[derive(Debug)]
 pub struct EventStream {
     id: u64,
+    events: flume::Receiver<Event>,
+    task: tokio::task::AbortHandle,
+    ended: bool,
 }
 
 impl EventStream {
@@ -67,7 +265,15 @@ impl EventStream {
 
     /// The next event; `None` after the terminal one.
     pub async fn next(&mut self) -> Option<Event> {
-        None
+        if self.ended {
+            return None;
+        }
+        let event = self.events.recv_async().await.unwrap_or_else(|_| {
+            // The driver always tells the end; only a panic in it closes the channel before.
+            Event::Failed(Error::new(ErrorKind::Internal, "the request broke off inside the service"))
+        });
+        self.ended = matches!(event, Event::Done(_) | Event::Failed(_));
+        Some(event)
     }
 
     /// Reads to the end.
@@ -80,5 +286,11 @@ impl EventStream {
             }
         }
         Err(Error::new(ErrorKind::Internal, "the request ended without an outcome"))
+    }
+}
+
+impl Drop for EventStream {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }

@@ -15,8 +15,10 @@ mod cancel;
 pub mod error;
 pub mod image;
 mod inbox;
+pub mod inspect;
 pub mod limits;
 mod prepared;
+pub mod service;
 pub mod text;
 
 pub use actors::{StageDepth, StageDepths, Stages, StagesConfig};
@@ -25,4 +27,11 @@ pub use error::{ErrorKind, Result, StageError};
 pub use image::{ImageFacts, ImageFormat, image_facts};
 pub use limits::{AudioLimits, ImageLimits, Limits};
 pub use prepared::{MediaFacts, Prepared};
-pub use weft_engine::handle::EngineStats;
+pub use service::{Service, ServiceConfig};
+/// Engine types that the service's signatures mention.
+pub use weft_engine::{
+    card::{AudioProcessor, Family, GenerationDefaults, ImageProcessor, ModelCard},
+    handle::{EngineConfig, EngineStats, ModelConfig, ModelSource, Policy, Precision},
+    request::{Class, DeviceTimes, FinishReason, RequestId, Sampling, Usage},
+    transcribe::{Mode, Task, Transcript, TranscriptSegment},
+};

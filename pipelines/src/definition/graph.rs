@@ -1,7 +1,5 @@
 //! A definition as resolved: every reference found, every type checked, no options left open.
 
-use std::path::PathBuf;
-
 use super::template::Template;
 use crate::request::Options;
 use crate::summary::Arity;
@@ -98,14 +96,6 @@ pub struct ModelRef {
     pub hint: Option<String>,
     /// File, line and column of the reference, for messages.
     pub place: String,
-}
-
-impl ModelRef {
-    /// Candidates that are paths, seen from the definition's folder.
-    pub fn paths(&self, folder: Option<&std::path::Path>) -> Vec<PathBuf> {
-        let paths = self.candidates.iter().filter(|candidate| is_path(candidate));
-        paths.map(|path| folder.unwrap_or_else(|| std::path::Path::new(".")).join(path)).collect()
-    }
 }
 
 /// Whether a model reference is a path rather than a name.
