@@ -4,10 +4,16 @@
 //! weight formats and every line of `unsafe` in the project. It knows no model and no request.
 
 pub mod backend;
+pub mod checks;
+pub mod cpu;
 pub mod error;
 pub mod mapped;
+pub mod parity;
+pub mod quant;
+pub mod reference;
 pub mod shapes;
 pub mod weights;
 
 pub use backend::Backend;
+pub use cpu::CpuBackend;
 pub use error::{KernelError, Result};
