@@ -7,6 +7,7 @@ pub mod backend;
 pub mod checks;
 pub mod cpu;
 pub mod error;
+pub mod mapped;
 pub mod parity;
 pub mod reference;
 pub mod shapes;

@@ -9,8 +9,12 @@
 //! A model holds weights only. Pages, sequences and caches belong to the device thread.
 
 pub mod decoder;
+mod linear;
 pub mod omni;
+mod summary;
 pub mod whisper;
+
+pub use summary::{Part, Summary};
 
 use std::ops::Range;
 use std::sync::Arc;

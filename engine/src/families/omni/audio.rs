@@ -1,37 +1,225 @@
-//! Audio tower of Qwen2.5-Omni.
+//! Audio tower of Qwen2.5-Omni: two convolutions and a transformer over chunks of log-mel frames that do not see one
+//! another, then pairs of rows averaged over the whole clip.
+//!
+//! The reference pads the last chunk with zero frames and masks them again between the two convolutions, so a chunk sees
+//! exactly the zero padding that it would see alone: chunks are segments of the convolutions here, without padding.
 
-use std::marker::PhantomData;
+use std::ops::Range;
 
 use weft_kernels::Backend;
+use weft_kernels::shapes::{Activation, AttentionSpec, Conv1dSpec, Mask, Segment};
 
-use crate::error::Result;
+use super::config::AudioConfig;
+use crate::checkpoint::Loader;
+use crate::error::{EngineError, ErrorKind, Result};
+use crate::families::linear::{Linear, group};
+use crate::media::LogMel;
 
-/// Encodes clips.
+/// PyTorch's default, which the reference leaves alone.
+const EPS: f32 = 1e-5;
+const KERNEL: usize = 3;
+const FIRST: Conv1dSpec = Conv1dSpec { kernel: KERNEL, stride: 1, padding: 1 };
+const SECOND: Conv1dSpec = Conv1dSpec { kernel: KERNEL, stride: 2, padding: 1 };
+/// Rows averaged into one token.
+const POOLED: usize = 2;
+
+/// Weights of the tower.
 pub struct AudioTower<B: Backend> {
-    device: PhantomData<B>,
+    config: AudioConfig,
+    first: (B::Weight, B::Tensor),
+    second: (B::Weight, B::Tensor),
+    /// Sinusoids of one chunk.
+    positions: B::Tensor,
+    layers: Vec<Layer<B>>,
+    norm: Norm<B>,
+    projection: Linear<B>,
+    attention: AttentionSpec,
 }
 
-impl<B: Backend> AudioTower<B> {
-    /// See [`crate::families::Loaded::advance`].
-    pub fn advance(&self, backend: &B, run: &mut AudioRun<B>, layers: usize) -> Result<Option<Vec<B::Tensor>>> {
-        let _ = (backend, run, layers);
-        todo!()
-    }
+struct Layer<B: Backend> {
+    attention_norm: Norm<B>,
+    query: Linear<B>,
+    key: Linear<B>,
+    value: Linear<B>,
+    output: Linear<B>,
+    product_norm: Norm<B>,
+    inner: Linear<B>,
+    outer: Linear<B>,
 }
 
-/// Work of the tower that can stop after any layer.
+struct Norm<B: Backend> {
+    weight: B::Tensor,
+    bias: B::Tensor,
+}
+
+/// Work of the tower on a batch of clips; can stop after any layer.
 pub struct AudioRun<B: Backend> {
-    hidden: PhantomData<B>,
+    hidden: B::Tensor,
+    /// Rows of each chunk.
+    chunks: Vec<Segment>,
+    /// Rows of each clip.
+    clips: Vec<Range<usize>>,
+    layers: usize,
+    done: usize,
 }
 
 impl<B: Backend> AudioRun<B> {
     /// Layers in all.
     pub fn layers(&self) -> usize {
-        todo!()
+        self.layers
     }
 
     /// Layers that have run.
     pub fn done(&self) -> usize {
-        todo!()
+        self.done
     }
+}
+
+impl<B: Backend> AudioTower<B> {
+    pub(super) fn load(loader: &mut Loader<'_, B>, config: AudioConfig) -> Result<Self> {
+        let AudioConfig { width, heads, bins, out, chunk, .. } = config;
+        let mut layers = Vec::new();
+        for layer in 0..config.layers {
+            layers.push(Layer::load(loader, &format!("audio_tower.layers.{layer}"), &config)?);
+        }
+        // Embeddings of begin and end marks, which the thinker takes from its text table instead.
+        loader.ignore("audio_tower.audio_bos_eos_token.weight");
+        let mut conv = |name: &str, channels: usize| -> Result<(B::Weight, B::Tensor)> {
+            let weight = loader.conv1d(&format!("audio_tower.{name}.weight"), width, channels, KERNEL)?;
+            Ok((weight, loader.vector(&format!("audio_tower.{name}.bias"), width)?))
+        };
+        let head_dim = width / heads;
+        Ok(Self {
+            first: conv("conv1", bins)?,
+            second: conv("conv2", width)?,
+            positions: loader.backend().upload(chunk / 2, width, &sinusoids(chunk / 2, width))?,
+            layers,
+            norm: Norm::load(loader, "audio_tower.ln_post", width)?,
+            projection: Linear::load(loader, "audio_tower.proj", [out, width], true)?,
+            attention: AttentionSpec {
+                heads,
+                kv_heads: heads,
+                head_dim,
+                scale: (head_dim as f64).powf(-0.5) as f32,
+                mask: Mask::Full,
+            },
+            config,
+        })
+    }
+
+    /// Convolutions and positions of all clips; no layer has run yet.
+    pub(super) fn begin(&self, backend: &B, clips: &[&LogMel]) -> Result<AudioRun<B>> {
+        let mut values = Vec::with_capacity(clips.iter().map(|clip| clip.values.len()).sum());
+        let (mut frames, mut rows, mut positions) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut frame, mut row) = (0, 0);
+        let mut clip_rows = Vec::new();
+        for clip in clips {
+            self.check(clip)?;
+            values.extend_from_slice(&clip.values);
+            let (end, first_row) = (frame + clip.frames, row);
+            while frame < end {
+                let len = self.config.chunk.min(end - frame);
+                let convolved = (len - 1) / 2 + 1;
+                frames.push(frame..frame + len);
+                rows.push(Segment::both(row..row + convolved));
+                positions.extend(0..convolved as u32);
+                frame += len;
+                row += convolved;
+            }
+            clip_rows.push(first_row..row);
+        }
+        let x = backend.upload(frame, self.config.bins, &values)?;
+        let x = backend.conv1d(&x, &self.first.0, Some(&self.first.1), &frames, FIRST)?;
+        let x = backend.activate(&x, Activation::Gelu)?;
+        let x = backend.conv1d(&x, &self.second.0, Some(&self.second.1), &frames, SECOND)?;
+        let x = backend.activate(&x, Activation::Gelu)?;
+        let hidden = backend.add(&x, &backend.gather_rows(&self.positions, &positions)?)?;
+        Ok(AudioRun { hidden, chunks: rows, clips: clip_rows, layers: self.layers.len(), done: 0 })
+    }
+
+    fn check(&self, clip: &LogMel) -> Result<()> {
+        let bins = self.config.bins;
+        if clip.bins != bins || clip.values.len() != clip.frames * bins {
+            let detail = format!("clip of {} frames of {} bands; the model takes {bins} bands", clip.frames, clip.bins);
+            return Err(EngineError::new(ErrorKind::Malformed, detail));
+        }
+        if clip.frames < 2 * POOLED - 1 {
+            let detail = format!("clip of {} frames is too short to make a token", clip.frames);
+            return Err(EngineError::new(ErrorKind::Malformed, detail));
+        }
+        Ok(())
+    }
+
+    /// See [`crate::families::Loaded::advance`].
+    pub fn advance(&self, backend: &B, run: &mut AudioRun<B>, layers: usize) -> Result<Option<Vec<B::Tensor>>> {
+        let end = run.done.saturating_add(layers).min(run.layers);
+        for layer in run.done..end {
+            run.hidden = self.layers[layer].forward(self, backend, &run.hidden, &run.chunks)?;
+            run.done = layer + 1;
+        }
+        if run.done < run.layers { Ok(None) } else { self.project(backend, run).map(Some) }
+    }
+
+    fn project(&self, backend: &B, run: &AudioRun<B>) -> Result<Vec<B::Tensor>> {
+        let pooled = backend.mean_rows(&run.hidden, &run.clips, POOLED)?;
+        let tokens = self.projection.forward(backend, &self.norm.forward(backend, &pooled)?)?;
+        let mut start = 0;
+        run.clips
+            .iter()
+            .map(|rows| {
+                let count = (rows.len() / POOLED) as u32;
+                let own: Vec<u32> = (start..start + count).collect();
+                start += count;
+                Ok(backend.gather_rows(&tokens, &own)?)
+            })
+            .collect()
+    }
+}
+
+impl<B: Backend> Layer<B> {
+    fn load(loader: &mut Loader<'_, B>, prefix: &str, config: &AudioConfig) -> Result<Self> {
+        let name = |part: &str| format!("{prefix}.{part}");
+        let (width, inner) = (config.width, config.inner);
+        Ok(Self {
+            attention_norm: Norm::load(loader, &name("self_attn_layer_norm"), width)?,
+            query: Linear::load(loader, &name("self_attn.q_proj"), [width, width], true)?,
+            key: Linear::load(loader, &name("self_attn.k_proj"), [width, width], false)?,
+            value: Linear::load(loader, &name("self_attn.v_proj"), [width, width], true)?,
+            output: Linear::load(loader, &name("self_attn.out_proj"), [width, width], true)?,
+            product_norm: Norm::load(loader, &name("final_layer_norm"), width)?,
+            inner: Linear::load(loader, &name("fc1"), [inner, width], true)?,
+            outer: Linear::load(loader, &name("fc2"), [width, inner], true)?,
+        })
+    }
+
+    fn forward(&self, tower: &AudioTower<B>, backend: &B, x: &B::Tensor, chunks: &[Segment]) -> Result<B::Tensor> {
+        let normed = self.attention_norm.forward(backend, x)?;
+        let [query, key, value] = group(backend, &normed, [&self.query, &self.key, &self.value])?;
+        let attended = backend.attention(&query, &key, &value, chunks, &tower.attention)?;
+        let x = backend.add(x, &self.output.forward(backend, &attended)?)?;
+        let normed = self.product_norm.forward(backend, &x)?;
+        let inner = backend.activate(&self.inner.forward(backend, &normed)?, tower.config.activation)?;
+        Ok(backend.add(&x, &self.outer.forward(backend, &inner)?)?)
+    }
+}
+
+impl<B: Backend> Norm<B> {
+    fn load(loader: &mut Loader<'_, B>, name: &str, width: usize) -> Result<Self> {
+        let weight = loader.vector(&format!("{name}.weight"), width)?;
+        Ok(Self { weight, bias: loader.vector(&format!("{name}.bias"), width)? })
+    }
+
+    fn forward(&self, backend: &B, x: &B::Tensor) -> Result<B::Tensor> {
+        Ok(backend.layer_norm(x, &self.weight, Some(&self.bias), EPS)?)
+    }
+}
+
+/// Sines, then cosines, of `position * 10000^(-i / (width / 2 - 1))` ("Attention is all you need", as Whisper lays it out).
+fn sinusoids(positions: usize, width: usize) -> Vec<f32> {
+    let half = width / 2;
+    // In float32, step by step, like the reference's table.
+    let step = -(10_000f64.ln() / (half as f64 - 1.0)) as f32;
+    let frequencies: Vec<f32> = (0..half).map(|i| (step * i as f32).exp()).collect();
+    let angles = |position: usize| frequencies.iter().map(move |frequency| position as f32 * frequency);
+    (0..positions).flat_map(|p| angles(p).map(f32::sin).chain(angles(p).map(f32::cos))).collect()
 }

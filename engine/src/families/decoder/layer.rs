@@ -1,0 +1,108 @@
+//! One decoder layer: grouped-query attention over pages, then a gated product, both behind RMS norms.
+
+use weft_kernels::Backend;
+use weft_kernels::shapes::{Activation, AttentionSpec, PagedSequence};
+
+use super::config::DecoderConfig;
+use crate::checkpoint::Loader;
+use crate::error::Result;
+use crate::families::linear::{Linear, group};
+
+/// Weights of a layer.
+pub(super) struct Layer<B: Backend> {
+    /// Norm before attention.
+    pub(super) input_norm: B::Tensor,
+    query: Linear<B>,
+    key: Linear<B>,
+    value: Linear<B>,
+    head_norms: Option<(B::Tensor, B::Tensor)>,
+    output: Linear<B>,
+    middle_norm: B::Tensor,
+    gate: Linear<B>,
+    up: Linear<B>,
+    down: Linear<B>,
+    attention: AttentionSpec,
+    activation: Activation,
+    eps: f32,
+}
+
+/// What all layers of a step share.
+pub(super) struct Step<'a, B: Backend> {
+    pub(super) backend: &'a B,
+    pub(super) rotary: B::Tensor,
+    pub(super) slots: &'a [u32],
+    pub(super) sequences: Vec<PagedSequence<'a>>,
+}
+
+impl<B: Backend> Layer<B> {
+    pub(super) fn load(loader: &mut Loader<'_, B>, prefix: &str, config: &DecoderConfig, layer: usize) -> Result<Self> {
+        let name = |part: &str| format!("{prefix}.{part}");
+        let hidden = config.hidden;
+        let (query_width, key_width) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+        let inner = config.intermediate;
+        Ok(Self {
+            input_norm: loader.vector(&name("input_layernorm.weight"), hidden)?,
+            query: Linear::load(loader, &name("self_attn.q_proj"), [query_width, hidden], config.qkv_bias)?,
+            key: Linear::load(loader, &name("self_attn.k_proj"), [key_width, hidden], config.qkv_bias)?,
+            value: Linear::load(loader, &name("self_attn.v_proj"), [key_width, hidden], config.qkv_bias)?,
+            head_norms: match config.head_norms {
+                true => Some((
+                    loader.vector(&name("self_attn.q_norm.weight"), config.head_dim)?,
+                    loader.vector(&name("self_attn.k_norm.weight"), config.head_dim)?,
+                )),
+                false => None,
+            },
+            output: Linear::load(loader, &name("self_attn.o_proj"), [hidden, query_width], config.output_bias)?,
+            middle_norm: loader.vector(&name("post_attention_layernorm.weight"), hidden)?,
+            gate: Linear::load(loader, &name("mlp.gate_proj"), [inner, hidden], config.mlp_bias)?,
+            up: Linear::load(loader, &name("mlp.up_proj"), [inner, hidden], config.mlp_bias)?,
+            down: Linear::load(loader, &name("mlp.down_proj"), [hidden, inner], config.mlp_bias)?,
+            attention: AttentionSpec {
+                heads: config.heads,
+                kv_heads: config.kv_heads,
+                head_dim: config.head_dim,
+                scale: (config.head_dim as f64).powf(-0.5) as f32,
+                mask: config.masks[layer],
+            },
+            activation: config.activation,
+            eps: config.eps,
+        })
+    }
+
+    /// Writes keys and values of all rows into the pages and returns the queries.
+    pub(super) fn project(&self, step: &Step<'_, B>, normed: &B::Tensor, pages: &mut B::Pages) -> Result<B::Tensor> {
+        let backend = step.backend;
+        let [mut query, mut key, value] = group(backend, normed, [&self.query, &self.key, &self.value])?;
+        if let Some((query_norm, key_norm)) = &self.head_norms {
+            query = backend.rms_norm(&query, query_norm, self.eps)?;
+            key = backend.rms_norm(&key, key_norm, self.eps)?;
+        }
+        let query = backend.rotary(&query, &step.rotary, self.attention.head_dim)?;
+        let key = backend.rotary(&key, &step.rotary, self.attention.head_dim)?;
+        backend.kv_write(pages, &key, &value, step.slots)?;
+        Ok(query)
+    }
+
+    /// The rest of the layer: attention of the queries of `sequences`, the residual sum after it, and the gated product,
+    /// which the next norm adds to that sum.
+    pub(super) fn finish(
+        &self,
+        backend: &B,
+        residual: &B::Tensor,
+        attend: Attend<'_, B>,
+    ) -> Result<(B::Tensor, B::Tensor)> {
+        let attended = backend.paged_attention(attend.query, attend.pages, attend.sequences, &self.attention)?;
+        let attended = self.output.forward(backend, &attended)?;
+        let (sum, normed) = backend.add_rms_norm(&attended, residual, &self.middle_norm, self.eps)?;
+        let [gate, up] = group(backend, &normed, [&self.gate, &self.up])?;
+        let inner = backend.gated(&gate, &up, self.activation)?;
+        Ok((sum, self.down.forward(backend, &inner)?))
+    }
+}
+
+/// Queries and where their keys lie.
+pub(super) struct Attend<'a, B: Backend> {
+    pub(super) query: &'a B::Tensor,
+    pub(super) pages: &'a B::Pages,
+    pub(super) sequences: &'a [PagedSequence<'a>],
+}
