@@ -40,8 +40,8 @@ impl<B: Backend> Whisper<B> {
         let mut loader = checkpoint.loader(backend, config.precision);
         let encoder = Encoder::load(&mut loader, &sizes)?;
         let decoder = Decoder::load(&mut loader, &sizes)?;
-        loader.finish()?;
-        let mut card = checkpoint.card(config)?;
+        let tally = loader.finish()?;
+        let mut card = checkpoint.card(config, &tally)?;
         let rules = card::transcription(
             &sizes,
             checkpoint.config_json(),
