@@ -3,5 +3,6 @@
 
 mod checkpoint;
 mod real;
+mod speech;
 mod towers;
 mod transcripts;

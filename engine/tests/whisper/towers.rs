@@ -98,8 +98,7 @@ impl Rig {
                 }
             })
             .collect();
-        let batch =
-            StepBatch { ids: &ids, positions: &positions, slots: &places, media: &[], sequences: &sequences };
+        let batch = StepBatch { ids: &ids, positions: &positions, slots: &places, media: &[], sequences: &sequences };
         let logits = self.loaded.step(&self.backend, &batch, &mut self.pages).expect("steps").expect("logits");
         let (rows, vocabulary) = self.backend.shape(&logits);
         assert_eq!(rows, parts.len());

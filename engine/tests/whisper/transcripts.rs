@@ -90,7 +90,10 @@ fn transcripts_equal_those_of_transformers() {
         let mut told = vec![TranscribeEvent::Language(transcript.language.clone())];
         told.extend(transcript.segments.iter().cloned().map(TranscribeEvent::Segment));
         assert_eq!(events, told, "{}: segments are told as they come", case.name);
-        assert_eq!(transcript.text, transcript.segments.iter().map(|segment| segment.text.as_str()).collect::<String>());
+        assert_eq!(
+            transcript.text,
+            transcript.segments.iter().map(|segment| segment.text.as_str()).collect::<String>()
+        );
         assert!((transcript.duration - case.frames as f64 / 100.0).abs() < 1e-9);
     }
 }
@@ -137,8 +140,7 @@ fn what_looks_wrong_is_tried_again_and_the_last_attempt_stands() {
 #[test]
 fn silence_has_no_segments_and_an_end() {
     let (engine, model) = start();
-    let options =
-        TranscribeOptions { logprob_threshold: Some(0.0), no_speech_threshold: Some(-1.0), ..plain_greedy() };
+    let options = TranscribeOptions { logprob_threshold: Some(0.0), no_speech_threshold: Some(-1.0), ..plain_greedy() };
     let (transcript, events) = listen(&model, clip("silence", 333), &options).expect("transcribes");
     assert_eq!((transcript.text.as_str(), transcript.segments.len(), events.len()), ("", 0, 1));
     assert_eq!(engine.stats().audit_failures, 0);

@@ -42,12 +42,8 @@ impl<B: Backend> Whisper<B> {
         let decoder = Decoder::load(&mut loader, &sizes)?;
         let tally = loader.finish()?;
         let mut card = checkpoint.card(config, &tally)?;
-        let rules = card::transcription(
-            &sizes,
-            checkpoint.config_json(),
-            checkpoint.generation_config(),
-            &card.tokenizer,
-        )?;
+        let rules =
+            card::transcription(&sizes, checkpoint.config_json(), checkpoint.generation_config(), &card.tokenizer)?;
         card.vocabulary = sizes.vocab_size;
         card.context = sizes.max_target_positions;
         card.end_tokens = vec![rules.end];
