@@ -27,10 +27,8 @@ fn a_medium_that_cannot_be_encoded_fails_its_own_requests_only() {
     patches.id = MediaId([99; 32]);
     let bad = model.encode(Medium::Image(patches)).expect("queued");
     let others: Vec<_> = ["case05", "case11", "case16"].map(case).into_iter().collect();
-    let others: Vec<_> = others
-        .iter()
-        .map(|case| (case, model.generate(request(prompt(&model, case), 8)).expect("admitted")))
-        .collect();
+    let others: Vec<_> =
+        others.iter().map(|case| (case, model.generate(request(prompt(&model, case), 8)).expect("admitted"))).collect();
     let ask = || model.generate(request(vec![Segment::Text(vec![1, 2]), Segment::Media(bad.clone())], 8));
     let doomed = [ask().expect("queued"), ask().expect("queued")];
     for stream in doomed {

@@ -6,7 +6,9 @@ use safetensors::SafeTensors;
 use serde_json::Value;
 use weft_engine::handle::{Engine, EngineConfig, MediaTicket, Model, ModelConfig, ModelSource, Precision, TokenStream};
 use weft_engine::media::{Grid, LogMel, MediaId, Medium, Patches};
-use weft_engine::request::{Class, FinishReason, Generate, RequestId, Sampling, Segment, TokenEvent, TokenRules, Usage};
+use weft_engine::request::{
+    Class, FinishReason, Generate, RequestId, Sampling, Segment, TokenEvent, TokenRules, Usage,
+};
 
 const PROMPTS: &str = include_str!("../../../tests/golden/omni/prompts.json");
 const TOWERS: &[u8] = include_bytes!("../../../tests/golden/omni/towers.safetensors");
@@ -47,12 +49,17 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 
 /// A medium of the fixtures by file name.
 pub fn medium(file: &str) -> Medium {
-    let (at, prefix) = MEDIA.iter().enumerate().find(|(_, (name, _))| *name == file).map(|(at, (_, p))| (at, p)).expect("known");
+    let (at, prefix) =
+        MEDIA.iter().enumerate().find(|(_, (name, _))| *name == file).map(|(at, (_, p))| (at, p)).expect("known");
     let id = MediaId([u8::try_from(at).expect("few") + 1; 32]);
     if let Some((_, grid)) = tensor(&format!("{prefix}.grid_thw")) {
         let grid: Vec<usize> = grid.chunks_exact(8).map(|b| usize::from(b[0])).collect();
         let (_, values) = tensor(&format!("{prefix}.pixel_values")).expect("pixels");
-        return Medium::Image(Patches { values: floats(&values), grid: Grid { t: grid[0], h: grid[1], w: grid[2] }, id });
+        return Medium::Image(Patches {
+            values: floats(&values),
+            grid: Grid { t: grid[0], h: grid[1], w: grid[2] },
+            id,
+        });
     }
     let (shape, values) = tensor(&format!("{prefix}.input_features")).expect("features");
     let (bins, frames, values) = (shape[0], shape[1], floats(&values));
@@ -96,7 +103,8 @@ pub fn case(name: &str) -> Case {
 /// The exactness checkpoint under this configuration.
 pub fn config(change: impl FnOnce(&mut EngineConfig)) -> EngineConfig {
     let checkpoint = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/omni/checkpoint");
-    let model = ModelConfig { name: "omni".into(), source: ModelSource::Path(checkpoint), precision: Precision::Float32 };
+    let model =
+        ModelConfig { name: "omni".into(), source: ModelSource::Path(checkpoint), precision: Precision::Float32 };
     let mut config = EngineConfig { models: vec![model], threads: 1, kv_bytes: 16 << 20, ..EngineConfig::default() };
     change(&mut config);
     config
@@ -119,7 +127,8 @@ pub fn prompt(model: &Model, case: &Case) -> Vec<Segment> {
         match id {
             IMAGE_TOKEN | AUDIO_TOKEN if left > 0 => left -= 1,
             IMAGE_TOKEN | AUDIO_TOKEN => {
-                let ticket: MediaTicket = if id == IMAGE_TOKEN { images.next() } else { audios.next() }.expect("a medium");
+                let ticket: MediaTicket =
+                    if id == IMAGE_TOKEN { images.next() } else { audios.next() }.expect("a medium");
                 left = ticket.tokens() - 1;
                 segments.push(Segment::Media(ticket));
             }
