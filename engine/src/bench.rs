@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+pub use weft_kernels::measure::copy_bandwidth;
+
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::handle::{Engine, Model, StepKind, StepRecord};
 use crate::media::Medium;

@@ -157,6 +157,12 @@ impl Model {
         &self.facts().card
     }
 
+    /// Bytes of keys and values that one token takes.
+    pub fn kv_bytes_per_token(&self) -> usize {
+        let kv = &self.facts().kv;
+        kv.page_bytes() / kv.pages.page_tokens
+    }
+
     /// Queues a medium for its encoder and returns at once with a lease on the (future) output. A medium whose identity
     /// is in the cache or in the queue is not encoded again. `Overloaded` when the byte budget or the inbox is full.
     pub fn encode(&self, medium: Medium) -> Result<MediaTicket> {

@@ -5,7 +5,10 @@
 //! channels. It knows no media format (it receives patches and log-mel frames), no chat text (it receives token ids), no
 //! HTTP, no YAML and no async runtime.
 
+#![forbid(unsafe_code)]
+
 mod books;
+pub mod bench;
 pub mod card;
 mod check;
 pub mod checkpoint;

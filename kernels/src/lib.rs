@@ -8,6 +8,7 @@ pub mod checks;
 pub mod cpu;
 pub mod error;
 pub mod mapped;
+pub mod measure;
 pub mod parity;
 pub mod quant;
 pub mod reference;

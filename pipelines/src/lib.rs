@@ -7,6 +7,7 @@
 use std::path::Path;
 
 pub mod batch;
+pub mod bench;
 mod catalog;
 pub mod config;
 pub mod definition;

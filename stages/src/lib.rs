@@ -11,6 +11,7 @@
 
 mod actors;
 pub mod audio;
+pub mod bench;
 mod cancel;
 pub mod error;
 pub mod image;

@@ -43,6 +43,12 @@ pub enum Command {
         #[command(subcommand)]
         command: ModelsCommand,
     },
+    /// Measure: a table for people, JSON lines with --json.
+    Bench {
+        /// What to measure.
+        #[command(subcommand)]
+        command: BenchCommand,
+    },
     /// Check this machine: device, memory, model, address; each with a verdict and a remedy.
     Doctor(DoctorArgs),
     /// Print shell completions.
@@ -190,6 +196,106 @@ pub enum ModelsCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Decode steps.
+    Decode {
+        /// Sequences at once.
+        #[arg(long, value_delimiter = ',', default_value = "1,8")]
+        batch: Vec<usize>,
+        /// Prompt tokens of each sequence.
+        #[arg(long, default_value_t = 16)]
+        context: usize,
+        /// Steps measured.
+        #[arg(long, default_value_t = 128)]
+        steps: usize,
+        /// Model and output.
+        #[command(flatten)]
+        args: BenchArgs,
+    },
+    /// Prompts into the cache.
+    Prefill {
+        /// Prompt lengths.
+        #[arg(long, value_delimiter = ',', default_value = "128,512")]
+        tokens: Vec<usize>,
+        /// Model and output.
+        #[command(flatten)]
+        args: BenchArgs,
+    },
+    /// Pictures and clips through the model's towers.
+    Encode {
+        /// Media at once.
+        #[arg(long, value_delimiter = ',', default_value = "1,4")]
+        batch: Vec<usize>,
+        /// Model and output.
+        #[command(flatten)]
+        args: BenchArgs,
+    },
+    /// Files to patches and log-mel frames.
+    Media {
+        /// Picture and sound files.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Model and output.
+        #[command(flatten)]
+        args: BenchArgs,
+    },
+    /// Sound files to text.
+    Transcribe {
+        /// Sound files.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Model and output.
+        #[command(flatten)]
+        args: BenchArgs,
+    },
+    /// From nothing to ready and to the first token.
+    Start {
+        /// Model and output.
+        #[command(flatten)]
+        args: BenchArgs,
+    },
+}
+
+/// Words that every benchmark takes.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Model: a folder, a GGUF file or name=path [default: the embedded model].
+    #[arg(long)]
+    pub model: Option<String>,
+    /// CPU threads [default: all cores].
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Measured repeats, after one warm-up.
+    #[arg(long, default_value_t = 5)]
+    pub repeats: usize,
+    /// Print JSON lines.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl BenchArgs {
+    /// The model as other commands take it.
+    pub(crate) fn local(&self) -> LocalArgs {
+        LocalArgs { model: self.model.iter().cloned().collect(), threads: self.threads, ..LocalArgs::default() }
+    }
+}
+
+impl BenchCommand {
+    /// The words that every benchmark takes.
+    pub(crate) fn args(&self) -> &BenchArgs {
+        match self {
+            Self::Decode { args, .. }
+            | Self::Prefill { args, .. }
+            | Self::Encode { args, .. }
+            | Self::Media { args, .. }
+            | Self::Transcribe { args, .. }
+            | Self::Start { args } => args,
+        }
+    }
 }
 
 /// Words of `weft doctor`.

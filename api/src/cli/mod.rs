@@ -4,6 +4,7 @@
 
 mod args;
 mod batch;
+mod bench;
 mod client;
 mod demo;
 mod doctor;
@@ -44,6 +45,7 @@ impl From<Error> for Failure {
 
 /// Runs the command of the process's arguments.
 pub fn main() -> ExitCode {
+    let began = std::time::Instant::now();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -60,7 +62,7 @@ pub fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let result = runtime.block_on(dispatch(cli));
+    let result = runtime.block_on(dispatch(cli, began));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Work(message)) => {
@@ -74,7 +76,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-async fn dispatch(cli: Cli) -> Result<(), Failure> {
+async fn dispatch(cli: Cli, began: std::time::Instant) -> Result<(), Failure> {
     match cli.command {
         Command::Demo(args) => demo::demo(args).await,
         Command::Serve(args) => serve::serve(args).await,
@@ -82,6 +84,7 @@ async fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Batch { command } => batch::batch(command).await,
         Command::Pipelines { command } => pipelines::pipelines(command),
         Command::Models { command } => models::models(command),
+        Command::Bench { command } => bench::bench(command, began).await,
         Command::Doctor(args) => doctor::doctor(args),
         Command::Completions { shell } => {
             out::completions(shell);
