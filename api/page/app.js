@@ -14,9 +14,11 @@ async function connect() {
     setStatus(`${models.join(", ")} on ${device}`, "ready");
     const { pipelines } = await (await fetch("/v1/pipelines")).json();
     const known = (await (await fetch("/v1/models")).json()).data;
+    const named = new Set(pipelines.map((p) => p.name));
+    const models = known.filter((m) => !named.has(m.id));
     state.pipelines = [
-      ...pipelines.filter((p) => p.available !== false),
-      ...known.map((m) => ({ name: m.id, description: describeModel(m), placeholder: m.placeholder, model: true })),
+      ...pipelines.filter((p) => !p.unavailable),
+      ...models.map((m) => ({ name: m.id, description: describeModel(m), placeholder: m.placeholder })),
     ];
     fillPipelines();
   } catch (error) {

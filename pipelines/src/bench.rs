@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::inspect;
 use crate::request::{Class, Input, Options, Request, Target};
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, engine_config};
 
 /// Decode steps at one batch size.
 #[derive(Debug, Clone, Serialize)]
@@ -147,7 +147,7 @@ impl Opened {
         let report = inspect::model(&model.source)?;
         let parameters = report.parts.into_iter().map(|part| (part.name, part.parameters)).collect();
         let config = RuntimeConfig { models: vec![model.clone()], threads, ..RuntimeConfig::default() };
-        let bench = Bench::open(config.engine())?;
+        let bench = Bench::open(engine_config(&config, &config.models))?;
         let threads = if threads == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { threads };
         Ok(Self { bench, threads, parameters })
     }
@@ -234,9 +234,9 @@ impl Opened {
             let image = weft_stages::image_facts(file);
             let kind = if image.is_ok() { MediaKind::Image } else { MediaKind::Audio };
             let time = stages::media(self.bench.card(), file.clone(), kind, repeats).await?.as_secs_f64();
-            let pixels = image.ok().map(|facts| f64::from(facts.width) * f64::from(facts.height));
+            let pixels = image.ok().map(|facts| (facts.width * facts.height) as f64);
             let sound = match kind {
-                MediaKind::Audio => weft_stages::audio_facts(file).ok().and_then(|facts| facts.seconds()),
+                MediaKind::Audio => weft_stages::audio_facts(file).ok().map(|facts| facts.length.seconds()),
                 MediaKind::Image => None,
             };
             lines.push(MediaLine {

@@ -11,6 +11,16 @@ pub enum ModelSource {
     Embedded(&'static [(&'static str, &'static [u8])]),
 }
 
+impl ModelSource {
+    /// As the engine takes it.
+    pub(crate) fn resolved(&self) -> weft_stages::ModelSource {
+        match self {
+            Self::Path(path) => weft_stages::ModelSource::Path(path.clone()),
+            Self::Embedded(files) => weft_stages::ModelSource::Embedded(files),
+        }
+    }
+}
+
 /// A model to load.
 #[derive(Debug, Clone)]
 pub struct ModelEntry {

@@ -30,3 +30,9 @@ impl Error {
         self
     }
 }
+
+impl From<weft_stages::StageError> for Error {
+    fn from(error: weft_stages::StageError) -> Self {
+        Self::new(error.kind, error.message)
+    }
+}

@@ -1,10 +1,10 @@
 //! What a checkpoint holds and needs, without running it.
 
-use std::path::Path;
 
 use serde::Serialize;
 
-use crate::error::{Error, Result};
+use crate::config::ModelSource;
+use crate::error::Result;
 use crate::runtime::family_name;
 
 /// One part of a model and its size.
@@ -62,13 +62,16 @@ impl std::fmt::Display for ModelReport {
     }
 }
 
-/// Describes the checkpoint at this path (a folder or a GGUF file).
-pub fn model(path: &Path) -> Result<ModelReport> {
-    let facts = weft_stages::inspect::checkpoint(path).map_err(|error| Error::new(error.kind, error.message))?;
+/// Describes a checkpoint: a folder, a GGUF file, or files in memory.
+pub fn model(source: &ModelSource) -> Result<ModelReport> {
+    let facts = weft_stages::inspect::checkpoint(&source.resolved())?;
     let part = |(name, parameters, bytes)| PartReport { name, parameters, bytes };
     let parts: Vec<PartReport> = facts.parts.into_iter().map(part).collect();
     Ok(ModelReport {
-        path: path.display().to_string(),
+        path: match source {
+            ModelSource::Path(path) => path.display().to_string(),
+            ModelSource::Embedded(_) => "embedded in this binary".to_owned(),
+        },
         family: family_name(facts.family).to_owned(),
         parameters: parts.iter().map(|part| part.parameters).sum(),
         parts,

@@ -124,7 +124,7 @@ impl Runtime {
     /// Token ids of plain text (special tokens in it are text).
     pub fn tokenize(&self, model: &str, text: &str) -> Result<Vec<u32>> {
         let known = self.inner.service.text(model).map_err(|error| Error::new(error.kind, error.message).about("model"))?;
-        known.tokenizer().encode_plain(text).map_err(|error| Error::new(error.kind, error.message))
+        Ok(known.tokenizer().encode_plain(text)?)
     }
 
     pub(crate) fn limits(&self) -> crate::config::Limits {
@@ -145,7 +145,17 @@ fn open(config: RuntimeConfig) -> Result<Runtime> {
     let models = with_referenced(&config.models, &read);
     let stages = stages_config(&config);
     let inbox = stages.inbox;
-    let engine = EngineConfig {
+    let engine = engine_config(&config, &models);
+    let service = Service::start(ServiceConfig { engine, stages })?;
+    let cards: Vec<_> = service.cards().cloned().collect();
+    let catalog = Catalog::new(read, &cards, &models);
+    let requests = Arc::new(AtomicUsize::new(0));
+    Ok(Runtime { inner: Arc::new(Inner { service, catalog, models, config, inbox, requests }) })
+}
+
+/// What the engine is started with for these models.
+pub(crate) fn engine_config(config: &RuntimeConfig, models: &[ModelEntry]) -> EngineConfig {
+    EngineConfig {
         models: models.iter().map(model_config).collect(),
         threads: config.threads,
         kv_bytes: config.kv_bytes,
@@ -154,12 +164,7 @@ fn open(config: RuntimeConfig) -> Result<Runtime> {
         max_waiting: config.max_waiting,
         policy: if config.sliced { Policy::Slice } else { Policy::Inline },
         ..EngineConfig::default()
-    };
-    let service = Service::start(ServiceConfig { engine, stages }).map_err(|error| Error::new(error.kind, error.message))?;
-    let cards: Vec<_> = service.cards().cloned().collect();
-    let catalog = Catalog::new(read, &cards, &models);
-    let requests = Arc::new(AtomicUsize::new(0));
-    Ok(Runtime { inner: Arc::new(Inner { service, catalog, models, config, inbox, requests }) })
+    }
 }
 
 /// The configured models, and those that definitions name by a path that exists, unless a better candidate is there.
@@ -204,10 +209,7 @@ fn referenced(candidates: &[String], folder: &Path, models: &[ModelEntry]) -> Op
 fn model_config(entry: &ModelEntry) -> ModelConfig {
     ModelConfig {
         name: entry.name.clone(),
-        source: match &entry.source {
-            ModelSource::Path(path) => weft_stages::ModelSource::Path(path.clone()),
-            ModelSource::Embedded(files) => weft_stages::ModelSource::Embedded(files),
-        },
+        source: entry.source.resolved(),
         precision: if entry.float32 { Precision::Float32 } else { Precision::Stored },
     }
 }

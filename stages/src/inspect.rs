@@ -1,7 +1,6 @@
 //! What a checkpoint holds and needs, read from its headers without touching a weight.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde_json::Value;
 use weft_engine::card::{AudioTokens, Family};
@@ -30,9 +29,9 @@ pub struct CheckpointFacts {
     pub token_costs: Vec<(String, usize)>,
 }
 
-/// Describes the checkpoint at a path: a folder in the Hugging Face layout or a GGUF file.
-pub fn checkpoint(path: &Path) -> Result<CheckpointFacts> {
-    let checkpoint = Checkpoint::open(&ModelSource::Path(path.to_path_buf()))?;
+/// Describes a checkpoint: a folder in the Hugging Face layout, a GGUF file, or files in memory.
+pub fn checkpoint(source: &ModelSource) -> Result<CheckpointFacts> {
+    let checkpoint = Checkpoint::open(source)?;
     let (mut parts, mut dtypes) = (BTreeMap::<&str, (u64, u64)>::new(), BTreeMap::<String, u64>::new());
     for tensor in checkpoint.tensor_sizes() {
         let part = parts.entry(part(checkpoint.family(), tensor.name)).or_default();

@@ -152,7 +152,7 @@ pub struct BatchRunArgs {
     /// Answers, one JSON object a line.
     #[arg(short, long)]
     pub output: PathBuf,
-    /// Errors, one JSON object a line [default: OUTPUT with `.errors.jsonl`].
+    /// Failed lines, one JSON object a line [default: among the answers].
     #[arg(long)]
     pub errors: Option<PathBuf>,
     /// Go on where an earlier run of the same job stopped.

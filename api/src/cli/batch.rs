@@ -34,8 +34,8 @@ async fn run(args: BatchRunArgs) -> Result<(), Failure> {
     };
     let bar = out::progress(0);
     let report = batch::run(&runtime, job, |progress| {
-        bar.set_length(progress.total);
-        bar.set_position(progress.done + progress.failed);
+        bar.set_length(progress.total as u64);
+        bar.set_position(progress.done as u64);
         bar.set_message(format!("({} failed)", progress.failed));
     })
     .await?;
@@ -43,7 +43,9 @@ async fn run(args: BatchRunArgs) -> Result<(), Failure> {
     if args.json {
         out::line(&serde_json::json!(report).to_string());
     } else {
-        out::line(&report.to_string());
+        let batch::BatchReport { total, succeeded, failed, skipped, prompt_tokens, completion_tokens } = report;
+        out::line(&format!("{total} lines: {succeeded} answered, {failed} failed, {skipped} done before"));
+        out::line(&format!("{prompt_tokens} prompt tokens, {completion_tokens} answer tokens"));
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ pub struct ApiError {
 }
 
 /// Status of an error class.
-pub const fn status_of(kind: ErrorKind) -> StatusCode {
+pub fn status_of(kind: ErrorKind) -> StatusCode {
     match kind {
         ErrorKind::Malformed => StatusCode::BAD_REQUEST,
         ErrorKind::Unsupported => StatusCode::UNSUPPORTED_MEDIA_TYPE,

@@ -78,7 +78,7 @@ impl TextTokenizer {
         let whole = self.full.encode(rendered, false).map_err(|error| unreadable(&error))?;
         let mut ids = Vec::with_capacity(whole.len());
         let mut from = 0;
-        let mut run = |range: std::ops::Range<usize>, ids: &mut Vec<u32>| -> Result<()> {
+        let run = |range: std::ops::Range<usize>, ids: &mut Vec<u32>| -> Result<()> {
             let text = rendered.get(range).unwrap_or_default().replace(nonce, "");
             if !text.is_empty() {
                 ids.extend(self.encode_plain(&text)?);
