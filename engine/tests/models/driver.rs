@@ -61,25 +61,29 @@ pub(crate) fn answer(
             Running { ids: prompt.ids.clone(), positions: rows, table, cached: 0, answer }
         })
         .collect();
+    let plan = Plan { backend, model, prompts, steps, chunk };
     while running.iter().any(|r| r.answer.tokens.len() < steps) {
-        step(backend, model, prompts, &mut running, (steps, chunk), &mut pages);
+        step(&plan, &mut running, &mut pages);
     }
     running.into_iter().map(|r| r.answer).collect()
 }
 
-fn step(
-    backend: &CpuBackend,
-    model: &Loaded<CpuBackend>,
-    prompts: &[Prompt],
-    running: &mut [Running],
-    (steps, chunk): (usize, usize),
-    pages: &mut [<CpuBackend as Backend>::Pages],
-) {
+/// What stays the same over all steps.
+struct Plan<'a> {
+    backend: &'a CpuBackend,
+    model: &'a Loaded<CpuBackend>,
+    prompts: &'a [Prompt],
+    steps: usize,
+    chunk: usize,
+}
+
+fn step(plan: &Plan<'_>, running: &mut [Running], pages: &mut [<CpuBackend as Backend>::Pages]) {
+    let Plan { backend, model, prompts, steps, chunk } = *plan;
     let (mut ids, mut positions, mut slots) = (Vec::new(), Vec::new(), Vec::new());
     let (mut media, mut sequences, mut chosen) = (Vec::new(), Vec::new(), Vec::new());
     for (i, r) in running.iter().enumerate().filter(|(_, r)| r.answer.tokens.len() < steps) {
         let first = ids.len();
-        let end = r.ids.len().min(r.cached + chunk);
+        let end = r.ids.len().min(r.cached.saturating_add(chunk));
         for row in r.cached..end {
             ids.push(r.ids[row]);
             positions.push(r.positions[row]);
@@ -120,6 +124,21 @@ fn step(
         }
     }
     assert!(rows.next().is_none(), "one row of logits for every sequence that wanted them");
+}
+
+/// Logits at every position of a text: each row is a sequence of its own over the same pages.
+pub(crate) fn every_row(backend: &CpuBackend, model: &Loaded<CpuBackend>, ids: &[u32]) -> Vec<f32> {
+    let kv = model.kv();
+    let count = ids.len().div_ceil(PAGE_TOKENS);
+    let mut pages: Vec<_> = (0..kv.layers).map(|_| backend.pages(kv.pages, count).unwrap()).collect();
+    let table: Vec<u32> = (0..count as u32).collect();
+    let slots: Vec<u32> = (0..ids.len() as u32).collect();
+    let positions = model.positions(&[PromptPart::Text(ids.len())]).rows;
+    let sequences: Vec<StepSequence<'_>> = (0..ids.len())
+        .map(|i| StepSequence { rows: i..i + 1, context: i + 1, table: &table, cross: None, wants_logits: true })
+        .collect();
+    let batch = StepBatch { ids, positions: &positions, slots: &slots, media: &[], sequences: &sequences };
+    backend.download(&model.step(backend, &batch, &mut pages).unwrap().unwrap()).unwrap()
 }
 
 pub(crate) fn largest(row: &[f32]) -> u32 {
