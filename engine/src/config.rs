@@ -93,7 +93,6 @@ impl Default for EngineConfig {
     }
 }
 
-
 impl EngineConfig {
     /// Refuses sizes with which nothing could ever run.
     pub(crate) fn check(&self) -> Result<()> {

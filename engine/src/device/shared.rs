@@ -2,7 +2,9 @@
 //! way to wake the thread. No tensor, no sequence.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release, Ordering::SeqCst,
+};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
 
@@ -97,9 +99,10 @@ impl Shared {
             self.waiting.fetch_update(AcqRel, Acquire, |waiting| (waiting < self.max_waiting).then_some(waiting + 1));
         match taken {
             Ok(_) => Ok(WaitingPermit { shared: self.clone() }),
-            Err(waiting) => {
-                Err(EngineError::new(ErrorKind::Overloaded, format!("{waiting} requests wait already; try again later")))
-            }
+            Err(waiting) => Err(EngineError::new(
+                ErrorKind::Overloaded,
+                format!("{waiting} requests wait already; try again later"),
+            )),
         }
     }
 
@@ -120,12 +123,12 @@ impl Shared {
             return Err(EngineError::new(ErrorKind::TooLarge, detail));
         }
         let limit = self.max_media_bytes - order.bytes;
-        self.media_bytes
-            .fetch_update(AcqRel, Acquire, |held| (held <= limit).then_some(held + order.bytes))
-            .map_err(|held| {
+        self.media_bytes.fetch_update(AcqRel, Acquire, |held| (held <= limit).then_some(held + order.bytes)).map_err(
+            |held| {
                 let detail = format!("media of {held} bytes are in the works; try again later");
                 EngineError::new(ErrorKind::Overloaded, detail)
-            })?;
+            },
+        )?;
         let lease = Arc::new(MediaLease {
             key: order.key,
             shape: order.shape,

@@ -138,10 +138,8 @@ impl Simulation {
 
     fn survey(&self) -> Snapshot {
         let running = self.requests.values().filter(|request| request.table.is_some()).count();
-        let mut state = Snapshot {
-            rooms: vec![Room { free_pages: self.books.free(), running }],
-            ..Snapshot::default()
-        };
+        let mut state =
+            Snapshot { rooms: vec![Room { free_pages: self.books.free(), running }], ..Snapshot::default() };
         for (&key, request) in &self.requests {
             let claim = Claim { class: request.arrival.class, since: request.arrival.at };
             if request.table.is_none() {
@@ -397,8 +395,14 @@ fn stutter(policy: Policy) -> (f64, usize) {
         idle_slice: Duration::from_millis(5),
     };
     let mut simulation = Simulation::new(limits, 64, u8::MAX);
-    let arrival =
-        |media, answer| Arrival { at: Duration::ZERO, class: Class::Interactive, text: 8, media, answer, patience: None };
+    let arrival = |media, answer| Arrival {
+        at: Duration::ZERO,
+        class: Class::Interactive,
+        text: 8,
+        media,
+        answer,
+        patience: None,
+    };
     simulation.arrive(0, arrival(Vec::new(), 400));
     (0..240).for_each(|medium| {
         simulation.media.insert(medium, (MediumState::Waiting { alone: false }, Duration::ZERO, Class::Interactive));

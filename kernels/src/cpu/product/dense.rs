@@ -22,6 +22,8 @@ use super::simd::Simd;
 pub(super) const PANEL: usize = 32;
 /// Inputs after which packed rows are cut.
 const DEPTH: usize = 512;
+/// Rows of the largest tile that converts 16-bit elements as it goes.
+const NARROW_ROWS: usize = 4;
 /// Rows that a task keeps in the second-level cache.
 const TASK_ROWS: usize = 192;
 
@@ -36,8 +38,8 @@ pub(super) trait Element: super::buffer::Plain + Send + Sync {
     fn float(self) -> f32;
     /// Reads one little-endian element.
     fn read(bytes: &[u8]) -> Self;
-    /// Whether tiles that meet an element often should have it as a float in memory.
-    const NARROW: bool;
+    /// Rows from which on a tile should meet the elements as floats in memory.
+    const WIDEN_FROM: usize;
 }
 
 impl Element for f32 {
@@ -52,7 +54,7 @@ impl Element for f32 {
     fn read(bytes: &[u8]) -> Self {
         Self::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
-    const NARROW: bool = false;
+    const WIDEN_FROM: usize = usize::MAX;
 }
 
 impl Element for half::f16 {
@@ -67,7 +69,7 @@ impl Element for half::f16 {
     fn read(bytes: &[u8]) -> Self {
         Self::from_le_bytes([bytes[0], bytes[1]])
     }
-    const NARROW: bool = true;
+    const WIDEN_FROM: usize = NARROW_ROWS + 1;
 }
 
 impl Element for half::bf16 {
@@ -82,7 +84,7 @@ impl Element for half::bf16 {
     fn read(bytes: &[u8]) -> Self {
         Self::from_le_bytes([bytes[0], bytes[1]])
     }
-    const NARROW: bool = true;
+    const WIDEN_FROM: usize = NARROW_ROWS + 1;
 }
 
 /// Elements of a packed `rows x cols` weight.
@@ -138,9 +140,9 @@ impl RowShape {
         index * self.rows / self.blocks..(index + 1) * self.rows / self.blocks
     }
 
-    /// Ranges of inputs between cuts. One block of rows needs no cut.
+    /// Ranges of inputs between cuts. Few rows need no cut.
     fn cuts(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        let count = if self.blocks == 1 { 1 } else { self.cols.div_ceil(DEPTH).max(1) };
+        let count = if self.rows <= NARROW_ROWS { 1 } else { self.cols.div_ceil(DEPTH).max(1) };
         let cols = self.cols;
         (0..count).map(move |i| i * cols / count..(i + 1) * cols / count)
     }
@@ -211,6 +213,9 @@ pub(super) struct DenseTile<E> {
 pub(super) unsafe fn tile<S: Simd, E: Element, const ROWS: usize, const VECTORS: usize>(t: &DenseTile<E>) {
     /// How far ahead of the products weights are fetched, in bytes.
     const AHEAD: usize = 2048;
+    if ROWS >= E::WIDEN_FROM {
+        unreachable!("widened before");
+    }
     // SAFETY: all addresses are inside the tile as stated above; prefetches may be anywhere.
     unsafe {
         let mut sums = [[S::splat(0.0); VECTORS]; ROWS];
@@ -284,7 +289,7 @@ impl<E: Element> DenseProduct<'_, E> {
                 if let Some(all) = self.bias.filter(|_| last) {
                     bias[..columns].copy_from_slice(&all[panel * PANEL..][..columns]);
                 }
-                let widened = E::NARROW && blocks.len() > 1;
+                let widened = rows >= E::WIDEN_FROM;
                 if widened {
                     // SAFETY: the level is available.
                     unsafe { S::widen(weight, &mut wide[..weight.len()]) };
@@ -332,37 +337,17 @@ impl<E: Element> DenseProduct<'_, E> {
 /// # Safety
 /// As for [`tile`], with all `PANEL` columns.
 unsafe fn block_tiles<S: Simd, E: Element>(mut t: DenseTile<E>, rows: usize) {
-    macro_rules! passes {
-        ($rows:literal, $vectors:literal) => {
-            for _ in 0..PANEL / ($vectors * S::LANES) {
-                // SAFETY: the tile moves over the columns of the panel and stays inside.
-                unsafe {
-                    S::dense_tile::<E, $rows, $vectors>(&t);
-                    t.weight = t.weight.add($vectors * S::LANES);
-                    t.out = t.out.add($vectors * S::LANES);
-                    if !t.bias.is_null() {
-                        t.bias = t.bias.add($vectors * S::LANES);
-                    }
-                }
+    // Few rows take more columns at once, so that there are enough chains and weights are read in one stream.
+    let width = S::LANES * if rows <= S::DENSE_WIDE_ROWS { 4 } else { 2 };
+    for _ in 0..PANEL / width {
+        // SAFETY: the tile moves over the columns of the panel and stays inside.
+        unsafe {
+            S::dense_tile::<E>(&t, rows);
+            t.weight = t.weight.add(width);
+            t.out = t.out.add(width);
+            if !t.bias.is_null() {
+                t.bias = t.bias.add(width);
             }
-        };
-    }
-    // Few rows take the whole width, so that weights are read in one stream.
-    match rows {
-        1 if S::LANES < 16 => passes!(1, 4),
-        2 if S::LANES < 16 => passes!(2, 4),
-        1 => passes!(1, 2),
-        2 => passes!(2, 2),
-        3 => passes!(3, 2),
-        4 => passes!(4, 2),
-        5 => passes!(5, 2),
-        6 => passes!(6, 2),
-        7 => passes!(7, 2),
-        8 => passes!(8, 2),
-        9 => passes!(9, 2),
-        10 => passes!(10, 2),
-        11 => passes!(11, 2),
-        12 => passes!(12, 2),
-        _ => unreachable!("blocks hold 1 to {} rows", S::DENSE_ROWS),
+        }
     }
 }

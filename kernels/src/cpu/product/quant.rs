@@ -16,7 +16,7 @@
 
 #![expect(unsafe_code, reason = "vector kernels over raw tiles; bounds are set where a tile is made")]
 
-use super::simd::Simd;
+use super::simd::{Bytes, Simd};
 
 /// Outputs in a panel.
 pub(super) const PANEL: usize = 16;
@@ -183,7 +183,7 @@ pub(super) unsafe fn tile<S: Simd, F: Format, const ROWS: usize, const PARTS: us
             }
             let codes = t.codes.add(32 * block);
             for part in 0..PARTS {
-                let dots = block_dots::<S, F, ROWS>(panel.add(4 * S::LANES * part), codes, 32 * t.blocks);
+                let dots = S::block_dots::<F, ROWS>(panel.add(4 * S::LANES * part), codes, 32 * t.blocks);
                 let (scales, min) = block_scales::<S, F>(panel.add(F::CODES), part, heads[part]);
                 for (row, sums) in sums.iter_mut().enumerate() {
                     let activation = t.activations.add(row * t.blocks + block);
@@ -221,8 +221,11 @@ pub(super) unsafe fn tile<S: Simd, F: Format, const ROWS: usize, const PARTS: us
 }
 
 /// The dot products of a block with each row: of all 32 inputs in `[0]`, or of 16 in each with [`Scales::Groups16`].
+///
+/// # Safety
+/// `lines` and the codes of each row, `stride` apart, hold a block; the processor has the level of `S`.
 #[inline(always)]
-unsafe fn block_dots<S: Simd, F: Format, const ROWS: usize>(
+pub(super) unsafe fn block_dots<S: Bytes, F: Format, const ROWS: usize>(
     lines: *const u8,
     codes: *const i8,
     stride: usize,
@@ -280,6 +283,19 @@ unsafe fn block_dots<S: Simd, F: Format, const ROWS: usize>(
             }
         });
         dots
+    }
+}
+
+/// Byte `at` of the codes of one step, `4 * output + input`: what [`block_dots`] unpacks in registers.
+#[inline(always)]
+pub(super) fn step_code<F: Format>(lines: &[u8], step: usize, at: usize) -> u8 {
+    let line = |line: usize| lines[64 * line + at];
+    let nibble = || line(step % 4) >> (4 * (step / 4)) & 15;
+    match F::BITS {
+        8 => line(step),
+        5 => nibble() | (line(4) >> step & 1) << 4,
+        6 => nibble() | (line(4 + step / 4) >> (2 * (step % 4)) & 3) << 4,
+        _ => nibble(),
     }
 }
 

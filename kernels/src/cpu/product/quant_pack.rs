@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::quant::{Format, PANEL, Scales};
+use super::quant::{Format, PANEL, Scales, step_code};
 use crate::quant::{self, Codes};
 use crate::weights::WeightFormat;
 
@@ -122,14 +122,7 @@ pub(super) fn row_into<F: Format>(packed: &[u8], row: usize, out: &mut [f32]) {
 fn read<F: Format>(head: &[u8], place: &[u8], lane: usize) -> Codes {
     let mut code = [0; 32];
     for (i, code) in code.iter_mut().enumerate() {
-        let (step, byte) = (i / 4, 4 * lane + i % 4);
-        let line = |line: usize| place[64 * line + byte];
-        *code = match F::BITS {
-            8 => line(step),
-            5 => line(step % 4) >> (4 * (step / 4)) & 15 | (line(4) >> step & 1) << 4,
-            6 => line(step % 4) >> (4 * (step / 4)) & 15 | (line(4 + step / 4) >> (2 * (step % 4)) & 3) << 4,
-            _ => line(step % 4) >> (4 * (step / 4)) & 15,
-        };
+        *code = step_code::<F>(&place[..F::CODES], i / 4, 4 * lane + i % 4);
     }
     let scales = &place[F::CODES..];
     let at = |bytes: &[u8], index: usize| half(&bytes[2 * index..]).to_f32();

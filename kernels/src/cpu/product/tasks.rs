@@ -235,12 +235,14 @@ impl Product<'_> {
                 let column = panel * quant::PANEL;
                 let columns = quant::PANEL.min(outputs - column);
                 let bias = self.bias.map(|bias| &bias[column..][..columns]);
-                for rows in split(chunk.len(), chunk.len().div_ceil(S::QUANT_ROWS)) {
-                    let first = chunk.start + rows.start;
+                let mut first = chunk.start;
+                while first < chunk.end {
+                    // The largest tile that fits: a power of two.
+                    let rows = 1 << (chunk.end - first).min(S::QUANT_ROWS).ilog2();
                     let tile = QuantTile {
                         panel: weight.as_ptr(),
-                        codes: codes[first * blocks * 32..][..rows.len() * blocks * 32].as_ptr(),
-                        activations: activations[first * blocks..][..rows.len() * blocks].as_ptr(),
+                        codes: codes[first * blocks * 32..][..rows * blocks * 32].as_ptr(),
+                        activations: activations[first * blocks..][..rows * blocks].as_ptr(),
                         blocks,
                         out: self.out.at(first * outputs + column),
                         out_stride: outputs,
@@ -249,26 +251,10 @@ impl Product<'_> {
                     };
                     // SAFETY: weight, codes, activations and bias were sized just above; rows and columns are inside
                     // `out` and belong to this task; the level is available.
-                    unsafe { tile_rows::<S, F>(&tile, rows.len()) };
+                    unsafe { S::quant_tile::<F>(&tile, rows) };
+                    first += rows;
                 }
             }
         }
     }
-}
-
-/// Calls the tile for a number of rows.
-///
-/// # Safety
-/// As [`quant::tile`].
-unsafe fn tile_rows<S: Simd, F: Format>(tile: &QuantTile, rows: usize) {
-    macro_rules! tiles {
-        ($($rows:literal)*) => {
-            match rows {
-                // SAFETY: passed on.
-                $($rows => unsafe { S::quant_tile::<F, $rows>(tile) },)*
-                _ => unreachable!("1 to {} rows", S::QUANT_ROWS),
-            }
-        };
-    }
-    tiles!(1 2 3 4);
 }

@@ -74,6 +74,17 @@ impl fmt::Display for Level {
     }
 }
 
+/// Calls the tile made for a number of rows.
+macro_rules! rows {
+    ($rows:expr; $($($count:literal)* => |$name:ident| $call:expr);*) => {
+        match $rows {
+            $($($count => { const $name: usize = $count; $call })*)*
+            rows => unreachable!("no tile has {rows} rows"),
+        }
+    };
+}
+use rows;
+
 /// One instruction set: vectors of `LANES` floats, or as many 32-bit words seen as integers of 8, 16 or 32 bits.
 ///
 /// # Safety
@@ -82,9 +93,11 @@ impl fmt::Display for Level {
 pub(super) trait Simd: Copy + 'static {
     /// Floats in a vector; divides [`quant::PANEL`] and [`super::dense::PANEL`].
     const LANES: usize;
-    /// Rows of a dense register tile that is `LANES * DENSE_VECTORS` columns wide.
+    /// Rows of the largest dense tile.
     const DENSE_ROWS: usize;
-    /// Rows of a quantised tile, at most 4.
+    /// Rows up to which a dense tile is four vectors wide instead of two.
+    const DENSE_WIDE_ROWS: usize;
+    /// Rows of the largest quantised tile; a power of two, and every smaller one has a tile too.
     const QUANT_ROWS: usize;
     /// Floats.
     type F: Copy;
@@ -105,33 +118,46 @@ pub(super) trait Simd: Copy + 'static {
     /// Hints that the line at `from` is needed soon; any address.
     unsafe fn prefetch(from: *const u8);
 
-    unsafe fn load_int(from: *const u8) -> Self::I;
     /// The 32-bit word at `from` in every lane.
     unsafe fn load_word(from: *const i8) -> Self::I;
+    /// Shifts 32-bit lanes; `by` is known at compile time and below 8.
+    unsafe fn shift_left(a: Self::I, by: u32) -> Self::I;
+    unsafe fn sub_i32(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn to_float(a: Self::I) -> Self::F;
+    /// The dot products of a block, as [`quant::block_dots`] gives them.
+    unsafe fn block_dots<F: Format, const ROWS: usize>(
+        lines: *const u8,
+        codes: *const i8,
+        stride: usize,
+    ) -> [[Self::I; ROWS]; 2];
+
+    /// [`super::dense::tile`] compiled for this level.
+    unsafe fn dense_tile<E: Element>(tile: &DenseTile<E>, rows: usize);
+    /// [`super::dense::widen`] compiled for this level.
+    unsafe fn widen<E: Element>(from: &[E], to: &mut [f32]);
+    /// [`super::dense::pack_rows`] compiled for this level.
+    unsafe fn pack_rows(x: &[f32], stride: usize, rows: usize, to: &mut [f32]);
+    /// [`quant::tile`] compiled for this level.
+    unsafe fn quant_tile<F: Format>(tile: &QuantTile, rows: usize);
+    /// [`quant::quantize_rows`] compiled for this level.
+    unsafe fn quantize_rows(x: &[f32], codes: &mut [i8], blocks: &mut [quant::ActivationBlock]);
+}
+
+/// Operations on bytes inside the 32-bit lanes.
+///
+/// # Safety
+/// As for [`Simd`].
+pub(super) trait Bytes: Simd {
+    unsafe fn load_int(from: *const u8) -> Self::I;
     unsafe fn splat_i32(value: i32) -> Self::I;
     unsafe fn and(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn or(a: Self::I, b: Self::I) -> Self::I;
     /// Shifts 16-bit lanes; `by` is known at compile time and below 8.
     unsafe fn shift_right(a: Self::I, by: u32) -> Self::I;
-    /// Shifts 32-bit lanes; `by` is known at compile time and below 8.
-    unsafe fn shift_left(a: Self::I, by: u32) -> Self::I;
     /// Sums of neighbouring products of unsigned and signed bytes, as 16-bit lanes that must not overflow.
     unsafe fn dot_bytes(unsigned: Self::I, signed: Self::I) -> Self::I;
     unsafe fn add_i16(a: Self::I, b: Self::I) -> Self::I;
     /// Sums of neighbouring products of 16-bit lanes, as 32-bit lanes.
     unsafe fn dot_words(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn add_i32(a: Self::I, b: Self::I) -> Self::I;
-    unsafe fn sub_i32(a: Self::I, b: Self::I) -> Self::I;
-    unsafe fn to_float(a: Self::I) -> Self::F;
-
-    /// [`super::dense::tile`] compiled for this level.
-    unsafe fn dense_tile<E: Element, const ROWS: usize, const VECTORS: usize>(tile: &DenseTile<E>);
-    /// [`super::dense::widen`] compiled for this level.
-    unsafe fn widen<E: Element>(from: &[E], to: &mut [f32]);
-    /// [`super::dense::pack_rows`] compiled for this level.
-    unsafe fn pack_rows(x: &[f32], stride: usize, rows: usize, to: &mut [f32]);
-    /// [`quant::tile`] compiled for this level.
-    unsafe fn quant_tile<F: Format, const ROWS: usize>(tile: &QuantTile);
-    /// [`quant::quantize_rows`] compiled for this level.
-    unsafe fn quantize_rows(x: &[f32], codes: &mut [i8], blocks: &mut [quant::ActivationBlock]);
 }

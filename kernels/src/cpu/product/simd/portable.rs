@@ -11,41 +11,22 @@ use std::array::from_fn;
 use half::f16;
 
 use super::super::dense::{self, DenseTile, Element};
-use super::super::quant::{self, ActivationBlock, Format, QuantTile};
-use super::Simd;
+use super::super::quant::{self, ActivationBlock, Format, QuantTile, Scales};
+use super::{Simd, rows};
 
 /// See the module.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Portable;
 
-const N: usize = 8;
-
-#[inline(always)]
-fn words(a: [u8; 4 * N]) -> [i16; 2 * N] {
-    from_fn(|i| i16::from_le_bytes([a[2 * i], a[2 * i + 1]]))
-}
-
-#[inline(always)]
-fn from_words(a: [i16; 2 * N]) -> [u8; 4 * N] {
-    from_fn(|i| a[i / 2].to_le_bytes()[i % 2])
-}
-
-#[inline(always)]
-fn longs(a: [u8; 4 * N]) -> [i32; N] {
-    from_fn(|i| i32::from_le_bytes([a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3]]))
-}
-
-#[inline(always)]
-fn from_longs(a: [i32; N]) -> [u8; 4 * N] {
-    from_fn(|i| a[i / 4].to_le_bytes()[i % 4])
-}
+const N: usize = 16;
 
 impl Simd for Portable {
     const LANES: usize = N;
-    const DENSE_ROWS: usize = 4;
-    const QUANT_ROWS: usize = 4;
+    const DENSE_ROWS: usize = 2;
+    const DENSE_WIDE_ROWS: usize = 0;
+    const QUANT_ROWS: usize = 1;
     type F = [f32; N];
-    type I = [u8; 4 * N];
+    type I = [i32; N];
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self::F {
@@ -91,67 +72,45 @@ impl Simd for Portable {
     unsafe fn prefetch(_from: *const u8) {}
 
     #[inline(always)]
-    unsafe fn load_int(from: *const u8) -> Self::I {
-        from.cast::<Self::I>().read_unaligned()
-    }
-    #[inline(always)]
     unsafe fn load_word(from: *const i8) -> Self::I {
-        let word = from.cast::<[u8; 4]>().read_unaligned();
-        from_fn(|i| word[i % 4])
-    }
-    #[inline(always)]
-    unsafe fn splat_i32(value: i32) -> Self::I {
-        from_longs([value; N])
-    }
-    #[inline(always)]
-    unsafe fn and(a: Self::I, b: Self::I) -> Self::I {
-        from_fn(|i| a[i] & b[i])
-    }
-    #[inline(always)]
-    unsafe fn or(a: Self::I, b: Self::I) -> Self::I {
-        from_fn(|i| a[i] | b[i])
-    }
-    #[inline(always)]
-    unsafe fn shift_right(a: Self::I, by: u32) -> Self::I {
-        from_words(words(a).map(|v| (v as u16 >> by) as i16))
+        [from.cast::<i32>().read_unaligned(); N]
     }
     #[inline(always)]
     unsafe fn shift_left(a: Self::I, by: u32) -> Self::I {
-        from_longs(longs(a).map(|v| v << by))
-    }
-    #[inline(always)]
-    unsafe fn dot_bytes(unsigned: Self::I, signed: Self::I) -> Self::I {
-        let product = |i: usize| i16::from(unsigned[i]).wrapping_mul(i16::from(signed[i] as i8));
-        from_words(from_fn(|i| product(2 * i).wrapping_add(product(2 * i + 1))))
-    }
-    #[inline(always)]
-    unsafe fn add_i16(a: Self::I, b: Self::I) -> Self::I {
-        let (a, b) = (words(a), words(b));
-        from_words(from_fn(|i| a[i].wrapping_add(b[i])))
-    }
-    #[inline(always)]
-    unsafe fn dot_words(a: Self::I, b: Self::I) -> Self::I {
-        let (a, b) = (words(a), words(b));
-        let product = |i: usize| i32::from(a[i]) * i32::from(b[i]);
-        from_longs(from_fn(|i| product(2 * i) + product(2 * i + 1)))
-    }
-    #[inline(always)]
-    unsafe fn add_i32(a: Self::I, b: Self::I) -> Self::I {
-        let (a, b) = (longs(a), longs(b));
-        from_longs(from_fn(|i| a[i].wrapping_add(b[i])))
+        from_fn(|i| a[i] << by)
     }
     #[inline(always)]
     unsafe fn sub_i32(a: Self::I, b: Self::I) -> Self::I {
-        let (a, b) = (longs(a), longs(b));
-        from_longs(from_fn(|i| a[i].wrapping_sub(b[i])))
+        from_fn(|i| a[i].wrapping_sub(b[i]))
     }
     #[inline(always)]
     unsafe fn to_float(a: Self::I) -> Self::F {
-        longs(a).map(|v| v as f32)
+        from_fn(|i| a[i] as f32)
+    }
+    unsafe fn block_dots<F: Format, const ROWS: usize>(
+        lines: *const u8,
+        codes: *const i8,
+        stride: usize,
+    ) -> [[Self::I; ROWS]; 2] {
+        let lines = std::slice::from_raw_parts(lines, F::CODES);
+        let mut dots = [[[0; N]; ROWS]; 2];
+        for step in 0..8 {
+            let code: [u8; 4 * N] = from_fn(|at| quant::step_code::<F>(lines, step, at));
+            let group = if matches!(F::SCALES, Scales::Groups16) { step / 4 } else { 0 };
+            for (row, dots) in dots[group].iter_mut().enumerate() {
+                let x = codes.add(row * stride + 4 * step).cast::<[i8; 4]>().read();
+                for (dot, code) in dots.iter_mut().zip(code.as_chunks::<4>().0) {
+                    for (code, x) in code.iter().zip(x) {
+                        *dot += i32::from(*code) * i32::from(x);
+                    }
+                }
+            }
+        }
+        dots
     }
 
-    unsafe fn dense_tile<E: Element, const ROWS: usize, const VECTORS: usize>(tile: &DenseTile<E>) {
-        dense::tile::<Self, E, ROWS, VECTORS>(tile);
+    unsafe fn dense_tile<E: Element>(tile: &DenseTile<E>, rows: usize) {
+        rows!(rows; 1 2 => |ROWS| dense::tile::<Self, E, ROWS, 2>(tile));
     }
     unsafe fn widen<E: Element>(from: &[E], to: &mut [f32]) {
         dense::widen::<Self, E>(from, to);
@@ -159,8 +118,8 @@ impl Simd for Portable {
     unsafe fn pack_rows(x: &[f32], stride: usize, rows: usize, to: &mut [f32]) {
         dense::pack_rows(x, stride, rows, to);
     }
-    unsafe fn quant_tile<F: Format, const ROWS: usize>(tile: &QuantTile) {
-        quant::tile::<Self, F, ROWS, 2>(tile);
+    unsafe fn quant_tile<F: Format>(tile: &QuantTile, rows: usize) {
+        rows!(rows; 1 => |ROWS| quant::tile::<Self, F, ROWS, 1>(tile));
     }
     unsafe fn quantize_rows(x: &[f32], codes: &mut [i8], blocks: &mut [ActivationBlock]) {
         quant::quantize_rows(x, codes, blocks);
