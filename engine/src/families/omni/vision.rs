@@ -105,10 +105,9 @@ impl<B: Backend> VisionTower<B> {
             let order = WindowOrder::new(picture.grid, merge, window);
             let arriving = patch_positions(picture.grid, merge);
             for &token in &order.tokens {
-                for patch in token as usize * unit..(token as usize + 1) * unit {
-                    values.extend_from_slice(&picture.values[patch * width..(patch + 1) * width]);
-                    positions.extend(arriving[patch]);
-                }
+                let patches = token as usize * unit..(token as usize + 1) * unit;
+                values.extend_from_slice(&picture.values[patches.start * width..patches.end * width]);
+                positions.extend(arriving[patches].iter().flatten());
             }
             let rows = |tokens: Range<usize>| Segment::both(start + tokens.start * unit..start + tokens.end * unit);
             windows.extend(order.windows.iter().cloned().map(rows));
@@ -152,7 +151,7 @@ impl<B: Backend> VisionTower<B> {
         let end = run.done.saturating_add(layers).min(run.layers);
         for layer in run.done..end {
             let segments = if self.config.full_layers.contains(&layer) { &run.pictures } else { &run.windows };
-            run.hidden = self.blocks[layer].forward(self, backend, &run.hidden, &run.rotary, segments)?;
+            run.hidden = self.blocks[layer].forward(self, backend, run, segments)?;
             run.done = layer + 1;
         }
         if run.done < run.layers { Ok(None) } else { self.merge(backend, run).map(Some) }
@@ -191,10 +190,10 @@ impl<B: Backend> Block<B> {
         &self,
         tower: &VisionTower<B>,
         backend: &B,
-        x: &B::Tensor,
-        rotary: &B::Tensor,
+        run: &VisionRun<B>,
         segments: &[Segment],
     ) -> Result<B::Tensor> {
+        let (x, rotary) = (&run.hidden, &run.rotary);
         let head_dim = tower.attention.head_dim;
         let normed = backend.rms_norm(x, &self.attention_norm, EPS)?;
         let [query, key, value] = group(backend, &normed, [&self.query, &self.key, &self.value])?;
