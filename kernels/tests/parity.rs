@@ -1,6 +1,7 @@
 //! Backends against the reference: a backend joins with one line.
 
 use weft_kernels::CpuBackend;
+use weft_kernels::cpu::product::Level;
 use weft_kernels::parity;
 use weft_kernels::reference::Reference;
 
@@ -10,13 +11,16 @@ fn the_reference_passes_its_own_suite() {
 }
 
 #[test]
-fn cpu_on_one_thread() {
-    let report = parity::check(&CpuBackend::new(1));
+fn cpu_on_three_threads() {
+    let report = parity::check(&CpuBackend::new(3));
     println!("{report}");
     report.assert();
 }
 
+/// Every level that this processor has, on one thread.
 #[test]
-fn cpu_on_three_threads() {
-    parity::check(&CpuBackend::new(3)).assert();
+fn cpu_on_every_level() {
+    for level in Level::ALL.into_iter().filter(|level| level.available()) {
+        parity::check(&CpuBackend::with_level(1, level).expect("the level is available")).assert();
+    }
 }

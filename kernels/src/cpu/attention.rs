@@ -127,7 +127,7 @@ fn run(
                 head_dim: d,
                 scale: spec.scale,
             };
-            flash::attend(cpu.isa, &block, scratch.values_mut(), &shared);
+            flash::attend(cpu.level, &block, scratch.values_mut(), &shared);
         }
         scratches.give(scratch);
     });

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use super::parallel::Shared;
 use super::simd::math::exp;
-use super::simd::{Lanes, by_isa};
+use super::simd::{Lanes, by_level};
 use crate::shapes::PageLayout;
 
 /// A tile's keys; a constant of the head size, so that tiles of keys and of values each stay in the first-level cache.
@@ -104,7 +104,7 @@ impl<'a> Scratch<'a> {
     }
 }
 
-by_isa! {
+by_level! {
     /// Writes the results of the block's queries; no other task may write them meanwhile.
     pub(super) fn attend[attend_lanes](block: &Block<'_>, scratch: &mut [f32], out: &Shared<'_>)
 }

@@ -1,7 +1,7 @@
 //! The CPU backend: `f32` activations in recycled buffers, packed weights, one pool of workers.
 //!
 //! This file only joins the trait to the operations; each lives in a file of its own. Kernels are chosen at run time
-//! by what the processor has ([`simd::Isa`]), and every element of a result is computed by the same instructions in
+//! by what the processor has ([`Level`]), and every element of a result is computed by the same instructions in
 //! the same order whatever its row, the number of rows and the number of threads.
 
 mod attention;
@@ -24,13 +24,12 @@ use std::sync::Arc;
 
 pub use self::pages::CpuPages;
 use self::pool::Pool;
-use self::product::{PackedWeight, ProductPart, products};
-use self::simd::Isa;
+use self::product::{Level, PackedWeight, ProductPart, products};
 pub use self::tensor::CpuTensor;
 use self::tensor::{Buffer, Recycler};
 use crate::backend::Backend;
 use crate::checks;
-use crate::error::Result;
+use crate::error::{KernelError, Result};
 use crate::shapes::{
     Activation, AttentionSpec, Conv1dSpec, PageLayout, PagedSequence, RotaryFrequencies, SampleRow, Sampled, Segment,
 };
@@ -41,17 +40,32 @@ use crate::weights::WeightData;
 pub struct CpuBackend {
     pool: Arc<Pool>,
     recycler: Arc<Recycler>,
-    isa: Isa,
+    level: Level,
 }
 
 impl CpuBackend {
-    /// A backend of this many threads; 0 takes the available cores.
+    /// A backend of this many threads on the best kernels of this processor; 0 takes the available cores.
     pub fn new(threads: usize) -> Self {
+        Self::made(threads, Level::detect())
+    }
+
+    /// A backend on the kernels of one level: for tests and comparisons.
+    ///
+    /// # Errors
+    /// [`KernelError::Unsupported`] when this processor does not have the level.
+    pub fn with_level(threads: usize, level: Level) -> Result<Self> {
+        if level.available() {
+            return Ok(Self::made(threads, level));
+        }
+        Err(KernelError::Unsupported { op: "cpu", detail: format!("this processor does not have {level}") })
+    }
+
+    fn made(threads: usize, level: Level) -> Self {
         let threads = match threads {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             given => given,
         };
-        Self { pool: Pool::new(threads), recycler: Recycler::new(), isa: Isa::available()[0] }
+        Self { pool: Pool::new(threads), recycler: Recycler::new(), level }
     }
 
     fn buffer(&self, op: &'static str, elements: usize) -> Result<Buffer> {
@@ -82,7 +96,7 @@ impl Backend for CpuBackend {
     type Pages = CpuPages;
 
     fn describe(&self) -> String {
-        format!("cpu ({} threads, {})", self.pool.threads(), self.isa.name())
+        format!("cpu ({} threads, {})", self.pool.threads(), self.level)
     }
 
     fn upload(&self, rows: usize, cols: usize, values: &[f32]) -> Result<CpuTensor> {
@@ -100,7 +114,7 @@ impl Backend for CpuBackend {
 
     fn weight(&self, data: &WeightData<'_>) -> Result<PackedWeight> {
         checks::weight(data)?;
-        PackedWeight::new(data)
+        PackedWeight::with_level(data, self.level)
     }
 
     fn synchronize(&self) -> Result<()> {

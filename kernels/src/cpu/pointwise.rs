@@ -26,7 +26,7 @@ pub(super) fn add(cpu: &CpuBackend, a: &CpuTensor, b: &CpuTensor, out: &mut [f32
 pub(super) fn activate(cpu: &CpuBackend, f: Activation, x: &CpuTensor, out: &mut [f32]) {
     let values = x.values();
     parallel::pieces(&cpu.pool, out, GRAIN, |i, out| {
-        math::pointwise(cpu.isa, f, &values[i * GRAIN..i * GRAIN + out.len()], None, out);
+        math::pointwise(cpu.level, f, &values[i * GRAIN..i * GRAIN + out.len()], None, out);
     });
 }
 
@@ -34,6 +34,6 @@ pub(super) fn gated(cpu: &CpuBackend, f: Activation, (gate, up): (&CpuTensor, &C
     let (gate, up) = (gate.values(), up.values());
     parallel::pieces(&cpu.pool, out, GRAIN, |i, out| {
         let range = i * GRAIN..i * GRAIN + out.len();
-        math::pointwise(cpu.isa, f, &gate[range.clone()], Some(&up[range]), out);
+        math::pointwise(cpu.level, f, &gate[range.clone()], Some(&up[range]), out);
     });
 }

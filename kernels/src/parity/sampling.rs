@@ -11,7 +11,7 @@ const LOGPROB: f64 = 3e-6;
 const EDGE: f64 = 1e-5;
 
 pub(super) fn check<B: Backend>(suite: &mut Suite<'_, B>) {
-    for vocabulary in [1, 31, 257, 4099, 50_000] {
+    for vocabulary in [1, 31, 257, 4099, 20_000] {
         let rows: Vec<SampleRow> = (0..48).map(|i| row(suite, vocabulary, i)).collect();
         let mut logits = suite.random.input(rows.len(), vocabulary, 3.0);
         // Equal largest logits: the lowest number wins.

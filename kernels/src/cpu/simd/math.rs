@@ -1,6 +1,6 @@
 //! Exponential, error function and the activations over vectors.
 
-use super::{Lanes, by_isa};
+use super::{Lanes, by_level};
 use crate::shapes::Activation;
 
 /// Below this the result is 0; it would no longer be a normal number.
@@ -179,7 +179,7 @@ unsafe fn pointwise_lanes<L: Lanes>(f: Activation, x: &[f32], up: Option<&[f32]>
     }
 }
 
-by_isa! {
+by_level! {
     /// `f(x)`, times `up` if there is one; all of one length.
     pub(crate) fn pointwise[pointwise_lanes](f: Activation, x: &[f32], up: Option<&[f32]>, out: &mut [f32])
 }
@@ -187,7 +187,7 @@ by_isa! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::simd::Isa;
+    use crate::cpu::product::Level;
     use crate::reference::functions;
 
     #[inline(always)]
@@ -210,25 +210,25 @@ mod tests {
         }
     }
 
-    by_isa! { fn exps[exp_lanes](x: &[f32], out: &mut [f32]) }
-    by_isa! { fn erfs[erf_lanes](x: &[f32], out: &mut [f32]) }
+    by_level! { fn exps[exp_lanes](x: &[f32], out: &mut [f32]) }
+    by_level! { fn erfs[erf_lanes](x: &[f32], out: &mut [f32]) }
 
     #[test]
     fn exp_is_within_2e_7_and_keeps_its_corners() {
-        for isa in Isa::available() {
+        for level in Level::ALL.into_iter().filter(|level| level.available()) {
             let x: Vec<f32> = (0..1 << 20).map(|i| -87.3 + 175.6 * i as f32 / (1 << 20) as f32).collect();
             let mut out = vec![f32::NAN; x.len()];
-            exps(isa, &x, &mut out);
+            exps(level, &x, &mut out);
             let error = |(x, y): (&f32, &f32)| (f64::from(*y) / f64::from(*x).exp() - 1.0).abs();
             let worst = x.iter().zip(&out).map(error).fold(0.0, f64::max);
-            println!("exp, {}: {worst:.2e}", isa.name());
-            assert!(worst < 2e-7, "{worst} with {isa:?}");
+            println!("exp, {}: {worst:.2e}", level);
+            assert!(worst < 2e-7, "{worst} with {level:?}");
             let mut corners = [0.0, -0.0, -100.0, f32::NEG_INFINITY, f32::NAN, 1000.0, f32::INFINITY, -87.4];
             corners = {
                 let mut x = [0.0; 16];
                 let mut out = [0.0; 16];
                 x[..8].copy_from_slice(&corners);
-                exps(isa, &x, &mut out);
+                exps(level, &x, &mut out);
                 std::array::from_fn(|i| out[i])
             };
             assert_eq!(corners[..4], [1.0, 1.0, 0.0, 0.0]);
@@ -238,16 +238,16 @@ mod tests {
 
     #[test]
     fn erf_is_within_1e_7() {
-        for isa in Isa::available() {
+        for level in Level::ALL.into_iter().filter(|level| level.available()) {
             let x: Vec<f32> = (0..1 << 18).map(|i| -6.0 + 12.0 * i as f32 / (1 << 18) as f32).collect();
             let mut out = vec![f32::NAN; x.len()];
-            erfs(isa, &x, &mut out);
+            erfs(level, &x, &mut out);
             let error = |(x, y): (&f32, &f32)| (f64::from(*y) - functions::erf(f64::from(*x))).abs();
             let worst = x.iter().zip(&out).map(error).fold(0.0, f64::max);
-            println!("erf, {}: {worst:.2e}", isa.name());
-            assert!(worst < 1e-7, "{worst} with {isa:?}");
+            println!("erf, {}: {worst:.2e}", level);
+            assert!(worst < 1e-7, "{worst} with {level:?}");
             let (x, mut out) = ([f32::NAN; 16], [0.0; 16]);
-            erfs(isa, &x, &mut out);
+            erfs(level, &x, &mut out);
             assert!(out.iter().all(|y| y.is_nan()));
         }
     }

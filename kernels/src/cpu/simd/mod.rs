@@ -1,6 +1,6 @@
 //! Vectors of `f32` and the choice of instruction set at run time.
 //!
-//! A kernel is written once over [`Lanes`] and compiled for every instruction set by [`by_isa!`]. Everything between
+//! A kernel is written once over [`Lanes`] and compiled for every [`Level`](super::product::Level) by [`by_level!`]. Everything between
 //! the entry that the macro makes and the instructions is `#[inline(always)]`: only then does the compiler see the
 //! instruction set around the kernel.
 
@@ -18,45 +18,6 @@ pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 pub(crate) use portable::Portable;
-
-/// Instruction sets that kernels are compiled for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Isa {
-    /// Whatever the target has.
-    Portable,
-    /// AVX2 with FMA.
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-    /// AVX-512F.
-    #[cfg(target_arch = "x86_64")]
-    Avx512,
-}
-
-impl Isa {
-    /// Those that this processor has, best first. A value other than `Portable` exists only if it is among them.
-    pub(crate) fn available() -> Vec<Self> {
-        let mut found = Vec::new();
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            if is_x86_feature_detected!("avx512f") {
-                found.push(Self::Avx512);
-            }
-            found.push(Self::Avx2);
-        }
-        found.push(Self::Portable);
-        found
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Portable => "portable",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => "avx512f",
-        }
-    }
-}
 
 /// A vector register of `f32`.
 ///
@@ -93,35 +54,38 @@ pub(crate) trait Lanes: Copy {
     unsafe fn dots(q: *const f32, keys: *const f32, offsets: *const usize, n: usize) -> Self;
 }
 
-/// `fn name(isa, arguments)` that runs the generic `unsafe fn kernel<L: Lanes>(arguments)` for an instruction set.
-macro_rules! by_isa {
+/// `fn name(level, arguments)` that runs the generic `unsafe fn kernel<L: Lanes>(arguments)` for a level that the
+/// processor has (panics for another).
+macro_rules! by_level {
     ($(#[$doc:meta])* $vis:vis fn $name:ident[$kernel:ident]($($arg:ident: $type:ty),* $(,)?)) => {
         $(#[$doc])*
-        $vis fn $name(isa: $crate::cpu::simd::Isa, $($arg: $type),*) {
+        $vis fn $name(level: $crate::cpu::product::Level, $($arg: $type),*) {
+            use $crate::cpu::{product::Level, simd};
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             fn avx2($($arg: $type),*) {
                 // SAFETY: the instruction set is enabled here.
-                unsafe { $kernel::<$crate::cpu::simd::Avx2>($($arg),*) }
+                unsafe { $kernel::<simd::Avx2>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,avx512f")]
             fn avx512($($arg: $type),*) {
                 // SAFETY: the instruction set is enabled here.
-                unsafe { $kernel::<$crate::cpu::simd::Avx512>($($arg),*) }
+                unsafe { $kernel::<simd::Avx512>($($arg),*) }
             }
-            match isa {
+            assert!(level.available(), "kernels for {level} on a processor that has it");
+            match level {
+                // SAFETY: the assertion above.
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => unsafe { avx2($($arg),*) },
+                // SAFETY: the assertion above.
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512 => unsafe { avx512($($arg),*) },
                 // SAFETY: no instruction set beyond the target's is used.
-                $crate::cpu::simd::Isa::Portable => unsafe { $kernel::<$crate::cpu::simd::Portable>($($arg),*) },
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: an `Isa` exists only if the processor has it.
-                $crate::cpu::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: an `Isa` exists only if the processor has it.
-                $crate::cpu::simd::Isa::Avx512 => unsafe { avx512($($arg),*) },
+                _ => unsafe { $kernel::<simd::Portable>($($arg),*) },
             }
         }
     };
 }
 
-pub(crate) use by_isa;
+pub(crate) use by_level;
