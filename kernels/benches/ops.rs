@@ -25,50 +25,59 @@ fn best(mut f: impl FnMut()) -> f64 {
     least
 }
 
-#[inline(always)]
-fn multiply_adds(rounds: usize) -> [[f32; 16]; 12] {
-    let (a, b) = (black_box([1.000_001f32; 16]), black_box([1e-7f32; 16]));
-    let mut sums = [[1.0f32; 16]; 12];
-    for _ in 0..rounds {
-        for sum in &mut sums {
-            for i in 0..16 {
-                sum[i] = sum[i].mul_add(a[i], b[i]);
+/// Twelve independent chains of multiply-adds, `rounds` long.
+macro_rules! multiply_adds {
+    ($name:ident, $features:literal, $splat:ident, $multiply_add:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        fn $name(rounds: usize) {
+            use std::arch::x86_64::{$multiply_add, $splat};
+            let (a, b) = ($splat(black_box(1.000_001)), $splat(black_box(1e-7)));
+            let mut sums = [$splat(1.0); 12];
+            for _ in 0..rounds {
+                for sum in &mut sums {
+                    *sum = $multiply_add(*sum, a, b);
+                }
             }
+            black_box(sums);
         }
+    };
+}
+
+multiply_adds!(multiply_adds_avx512, "avx512f", _mm512_set1_ps, _mm512_fmadd_ps);
+multiply_adds!(multiply_adds_avx2, "avx2,fma", _mm256_set1_ps, _mm256_fmadd_ps);
+
+/// The same on whatever the target has.
+fn multiply_adds(rounds: usize) {
+    let (a, b) = (black_box(1.000_001f32), black_box(1e-7f32));
+    let mut sums = [[1.0f32; 4]; 12];
+    for _ in 0..rounds {
+        sums.iter_mut().flatten().for_each(|sum| *sum = *sum * a + b);
     }
-    sums
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,fma")]
-fn multiply_adds_avx512(rounds: usize) -> [[f32; 16]; 12] {
-    multiply_adds(rounds)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn multiply_adds_avx2(rounds: usize) -> [[f32; 16]; 12] {
-    multiply_adds(rounds)
+    black_box(sums);
 }
 
 /// Multiply-adds a second of `threads` threads, in registers.
 fn peak(threads: usize) -> f64 {
     const ROUNDS: usize = 1 << 20;
-    let one = || {
+    type Loop = (usize, fn(usize));
+    let (lanes, chains): Loop = 'found: {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") {
             // SAFETY: the processor has the instruction set.
-            return black_box(unsafe { multiply_adds_avx512(ROUNDS) });
-        } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: the processor has the instruction set.
-            return black_box(unsafe { multiply_adds_avx2(ROUNDS) });
+            break 'found (16, |rounds| unsafe { multiply_adds_avx512(rounds) });
         }
-        black_box(multiply_adds(ROUNDS))
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            // SAFETY: the processor has the instruction set.
+            break 'found (8, |rounds| unsafe { multiply_adds_avx2(rounds) });
+        }
+        (4, multiply_adds)
     };
     let seconds = best(|| {
-        std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(one))));
+        std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(|| chains(ROUNDS)))));
     });
-    (threads * ROUNDS * 12 * 16) as f64 / seconds
+    (threads * ROUNDS * 12 * lanes) as f64 / seconds
 }
 
 /// Seconds in which `threads` threads copy `elements`.

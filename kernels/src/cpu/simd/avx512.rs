@@ -114,8 +114,11 @@ impl Lanes for Avx512 {
                 at += 16;
             }
             // Sums over each quarter of the lanes for four keys side by side, then over the quarters.
-            let [a, b, c, d] =
-                std::array::from_fn(|i| quarters(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
+            // No closure here: one that is not inlined would lose the instruction set.
+            let a = quarters(sums[0], sums[1], sums[2], sums[3]);
+            let b = quarters(sums[4], sums[5], sums[6], sums[7]);
+            let c = quarters(sums[8], sums[9], sums[10], sums[11]);
+            let d = quarters(sums[12], sums[13], sums[14], sums[15]);
             let (ab, cd) = (halves(a, b), halves(c, d));
             let even = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
             let odd = _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd);
