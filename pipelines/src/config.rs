@@ -1,0 +1,91 @@
+//! What the runtime is started with, resolved: no options left open.
+
+use std::path::PathBuf;
+
+/// Where a model's weights lie.
+#[derive(Debug, Clone)]
+pub enum ModelSource {
+    /// A folder in the Hugging Face layout, or a GGUF file.
+    Path(PathBuf),
+    /// Files in memory, by name.
+    Embedded(&'static [(&'static str, &'static [u8])]),
+}
+
+/// A model to load.
+#[derive(Debug, Clone)]
+pub struct ModelEntry {
+    /// Name under which it is served.
+    pub name: String,
+    /// Weights.
+    pub source: ModelSource,
+    /// Dequantise to float32 instead of keeping the stored precision.
+    pub float32: bool,
+    /// Its answers mean nothing (the embedded first edition); said wherever answers are shown.
+    pub placeholder: bool,
+}
+
+/// Limits on what one request may bring.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// Bytes of one medium.
+    pub media_bytes: usize,
+    /// Pixels of one picture, as declared in its header.
+    pub image_pixels: u64,
+    /// Seconds of one clip.
+    pub audio_seconds: f64,
+    /// Media in one request.
+    pub media_count: usize,
+    /// Bytes of text in one request.
+    pub prompt_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            media_bytes: 64 << 20,
+            image_pixels: 100_000_000,
+            audio_seconds: 3600.0,
+            media_count: 32,
+            prompt_bytes: 4 << 20,
+        }
+    }
+}
+
+/// Everything the runtime needs.
+#[derive(Debug, Clone)]
+pub struct RuntimeConfig {
+    /// Models, loaded before the runtime is ready.
+    pub models: Vec<ModelEntry>,
+    /// Folders of pipeline definitions (`*.yaml`).
+    pub pipelines: Vec<PathBuf>,
+    /// CPU threads of the device; 0 takes the machine's cores.
+    pub threads: usize,
+    /// Bytes of KV pages per model.
+    pub kv_bytes: usize,
+    /// Bytes of encoder outputs kept.
+    pub encoder_cache_bytes: usize,
+    /// Most sequences in a decode step.
+    pub max_batch: usize,
+    /// Most requests waiting for the device.
+    pub max_waiting: usize,
+    /// `true`: encoder and prefill work is sliced between decode steps; `false`: done whole (the baseline).
+    pub sliced: bool,
+    /// Limits of one request.
+    pub limits: Limits,
+}
+
+impl Default for RuntimeConfig {
+    fn default() -> Self {
+        Self {
+            models: Vec::new(),
+            pipelines: Vec::new(),
+            threads: 0,
+            kv_bytes: 512 << 20,
+            encoder_cache_bytes: 128 << 20,
+            max_batch: 32,
+            max_waiting: 256,
+            sliced: true,
+            limits: Limits::default(),
+        }
+    }
+}
