@@ -23,6 +23,7 @@ impl<B: Backend> Device<B> {
         for step in plan.decode {
             self.decode(step);
         }
+        let began = Instant::now();
         for slice in plan.slices {
             match slice {
                 Slice::Prefill { model, chunks, .. } => self.prefill(model, &chunks),
@@ -36,6 +37,7 @@ impl<B: Backend> Device<B> {
                 Slice::Encode { work: EncodeWork::Resume(run), layers, .. } => self.advance(run, layers),
             }
         }
+        self.debt = Plan::debt_after(plan.slack, self.debt, began.elapsed());
     }
 
     fn decode(&mut self, step: DecodeStep) {

@@ -122,6 +122,8 @@ struct Device<B: Backend> {
     arrivals: u64,
     /// Decode steps so far.
     steps: u64,
+    /// Time that slices took beyond what their rounds gave them; see [`scheduler::Plan::debt_after`].
+    debt: Duration,
 }
 
 impl<B: Backend> Device<B> {
@@ -146,6 +148,7 @@ impl<B: Backend> Device<B> {
             epoch: Instant::now(),
             arrivals: 0,
             steps: 0,
+            debt: Duration::ZERO,
         })
     }
 

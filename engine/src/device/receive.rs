@@ -48,7 +48,7 @@ impl<B: Backend> Device<B> {
         let clock = |instant: Instant| self.clock(instant);
         let (media, runs) = self.media.survey(clock);
         let rooms = self.models.iter().map(|model| Room { free_pages: model.books.free(), running: 0 });
-        let mut state = Snapshot { rooms: rooms.collect(), media, runs, ..Snapshot::default() };
+        let mut state = Snapshot { rooms: rooms.collect(), media, runs, debt: self.debt, ..Snapshot::default() };
         for (&key, sequence) in &self.sequences {
             let model = sequence.model;
             let claim = Claim { class: sequence.class, since: clock(sequence.arrived) };

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Invariants, each a property test: the decode step is never left out while a sequence can take it; a slice is within
-//! the round's budget unless it is the round's first piece and indivisible; work goes by urgency, in which a batch
+//! the round's budget unless it is the round's first piece and indivisible, and what it took too much later rounds save;
+//! work goes by urgency, in which a batch
 //! request counts as one that came [`Limits::ageing`] later than it did, so nothing starves.
 
 mod budget;
@@ -80,8 +81,19 @@ pub(crate) struct Plan {
     pub(crate) decode: Vec<DecodeStep>,
     /// Compute-bound work, in this order.
     pub(crate) slices: Vec<Slice>,
+    /// What this round gives to slices beside its decode steps; `None` when nothing bounds them.
+    pub(crate) slack: Option<Duration>,
     /// Why the round looks like this.
     pub(crate) reason: Reason,
+}
+
+impl Plan {
+    /// The debt after this round, whose slices took this long. An indivisible piece may take more than a round's slack
+    /// (one layer of a large picture beside a small decoder); later rounds save that before they run slices again, so the
+    /// mean inter-token time keeps the target.
+    pub(crate) fn debt_after(slack: Option<Duration>, debt: Duration, took: Duration) -> Duration {
+        slack.map_or(Duration::ZERO, |slack| (debt + took).saturating_sub(slack))
+    }
 }
 
 /// Why a round looks as it does.
@@ -89,7 +101,7 @@ pub(crate) struct Plan {
 pub(crate) enum Reason {
     /// Nothing can run.
     Idle,
-    /// Only decode has work.
+    /// Only decode runs: nothing else waits, or earlier rounds spent this one's budget.
     DecodeAlone,
     /// Nothing decodes: the whole device goes to encoders and prompts.
     ComputeAlone,
@@ -150,14 +162,15 @@ pub(crate) fn plan(state: &Snapshot, cost: &CostModel, limits: &Limits) -> Plan 
     let admit = admit(state, limits);
     let decode = decode(state, cost, limits);
     let step: Duration = decode.iter().map(|batch| batch.predicted).sum();
+    let slack = step.mul_f64((limits.inter_token_target - 1.0).max(0.0));
     let share = match (limits.policy, decode.is_empty()) {
         (Policy::Inline, _) => slices::Share::Everything,
         (Policy::Slice, true) => slices::Share::Device(Budget::new(limits.idle_slice)),
-        (Policy::Slice, false) => {
-            slices::Share::Beside(Budget::new(step.mul_f64((limits.inter_token_target - 1.0).max(0.0))))
-        }
+        (Policy::Slice, false) if state.debt >= slack => slices::Share::Nothing,
+        (Policy::Slice, false) => slices::Share::Beside(Budget::new(slack - state.debt)),
     };
     let slices = slices::choose(state, cost, limits, share);
+    let slack = matches!(share, slices::Share::Beside(_) | slices::Share::Nothing).then_some(slack);
     let reason = match (decode.is_empty(), slices.is_empty(), limits.policy) {
         (true, true, _) => Reason::Idle,
         (false, true, _) => Reason::DecodeAlone,
@@ -165,7 +178,7 @@ pub(crate) fn plan(state: &Snapshot, cost: &CostModel, limits: &Limits) -> Plan 
         (false, false, Policy::Slice) => Reason::Woven,
         (false, false, Policy::Inline) => Reason::Inline,
     };
-    Plan { admit, decode, slices, reason }
+    Plan { admit, decode, slices, slack, reason }
 }
 
 /// Requests that get their pages now, by urgency. All pages from start to end are leased at once, so running sequences

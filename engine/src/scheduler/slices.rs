@@ -13,6 +13,8 @@ pub(super) enum Share {
     Beside(Budget),
     /// The device, for a bounded time: nothing decodes.
     Device(Budget),
+    /// Nothing: earlier rounds spent its budget.
+    Nothing,
     /// All that there is, whole.
     Everything,
 }
@@ -30,9 +32,23 @@ enum Candidate<'a> {
     Prefill { model: usize },
 }
 
-/// The slices of a round, most urgent first. In every round that has work at least one piece runs.
+impl Candidate<'_> {
+    /// How far it is from a token.
+    fn distance(&self) -> u8 {
+        match self {
+            Self::Prefill { .. } => 0,
+            Self::Resume(_) => 1,
+            Self::Begin { .. } => 2,
+        }
+    }
+}
+
+/// The slices of a round, most urgent first. Unless the share is nothing, at least one piece runs if there is any.
 pub(super) fn choose(state: &Snapshot, cost: &CostModel, limits: &Limits, mut share: Share) -> Vec<Slice> {
     let mut slices = Vec::new();
+    if matches!(share, Share::Nothing) {
+        return slices;
+    }
     for candidate in candidates(state, limits) {
         let chooser = Chooser { state, cost, limits, share };
         let mut found = match candidate {
@@ -76,7 +92,8 @@ fn candidates<'a>(state: &'a Snapshot, limits: &Limits) -> Vec<Candidate<'a>> {
             found.push((urgency, Candidate::Prefill { model }));
         }
     }
-    found.sort_by_key(|(urgency, _)| *urgency);
+    // Of equally urgent work the one nearest to a token goes first.
+    found.sort_by_key(|(urgency, candidate)| (*urgency, candidate.distance()));
     found.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
@@ -107,7 +124,11 @@ impl Chooser<'_> {
     /// Layers of this time, after a part of time `first` that cannot be left out; `least` if nothing else ran in this
     /// round, and `None` when even that must wait.
     fn layers(&self, layer: Duration, first: Duration, least: usize) -> Option<usize> {
-        let (Share::Beside(budget) | Share::Device(budget)) = self.share else { return Some(usize::MAX) };
+        let budget = match self.share {
+            Share::Beside(budget) | Share::Device(budget) => budget,
+            Share::Everything => return Some(usize::MAX),
+            Share::Nothing => return None,
+        };
         if let Some(layers) = self.limits.slice_layers {
             return budget.untouched().then_some(layers);
         }
@@ -150,6 +171,7 @@ impl Chooser<'_> {
             && match self.share {
                 Share::Beside(budget) => layer() <= budget.left(),
                 Share::Device(_) | Share::Everything => true,
+                Share::Nothing => false,
             }
     }
 
@@ -176,6 +198,7 @@ impl Chooser<'_> {
         let most = Work { model, kind: Kind::Prefill, size: all.min(self.limits.prefill_chunk) };
         let mut rows = match self.share {
             Share::Everything => most.size,
+            Share::Nothing => return None,
             Share::Device(budget) if budget.untouched() => most.size,
             Share::Beside(budget) | Share::Device(budget) => {
                 let least = most.size.min(LEAST_ROWS);

@@ -101,4 +101,6 @@ pub(crate) struct Snapshot {
     pub(crate) decoding: Vec<Decoding>,
     pub(crate) media: Vec<WaitingMedium>,
     pub(crate) runs: Vec<Running>,
+    /// Time that slices took beyond what earlier rounds gave them; see [`super::Plan::debt_after`].
+    pub(crate) debt: Duration,
 }

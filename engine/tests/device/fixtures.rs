@@ -7,7 +7,7 @@ use serde_json::Value;
 use weft_engine::handle::{Engine, EngineConfig, MediaTicket, Model, ModelConfig, ModelSource, Precision, TokenStream};
 use weft_engine::media::{Grid, LogMel, MediaId, Medium, Patches};
 use weft_engine::request::{
-    Class, FinishReason, Generate, RequestId, Sampling, Segment, TokenEvent, TokenRules, Usage,
+    Class, DeviceTimes, FinishReason, Generate, RequestId, Sampling, Segment, TokenEvent, TokenRules, Usage,
 };
 
 const PROMPTS: &str = include_str!("../../../tests/golden/omni/prompts.json");
@@ -162,6 +162,7 @@ pub fn request(prompt: Vec<Segment>, max_tokens: usize) -> Generate {
 pub struct Answer {
     pub ids: Vec<u32>,
     pub watched: Vec<f32>,
+    pub times: DeviceTimes,
     pub end: Option<Result<(FinishReason, Usage), weft_engine::EngineError>>,
 }
 
@@ -183,6 +184,7 @@ pub fn read(mut stream: TokenStream) -> Answer {
             }
             TokenEvent::Finished { reason, usage, times } => {
                 assert!(times.queued <= times.prefilled && times.prefilled <= times.finished);
+                answer.times = times;
                 answer.end = Some(Ok((reason, usage)));
             }
             TokenEvent::Failed(error) => answer.end = Some(Err(error)),

@@ -39,14 +39,19 @@ fn too_many_waiting_requests_are_refused_and_the_others_end() {
         config.max_batch = 1;
         config.max_waiting = 4;
     });
-    let ask = || model.generate(request(vec![Segment::Text(vec![5; 30])], 40));
-    let results: Vec<_> = (0..40).map(|_| ask()).collect();
-    let refused = results.iter().filter_map(|result| result.as_ref().err());
-    assert!(refused.clone().count() >= 10 && refused.clone().all(|error| error.kind == ErrorKind::Overloaded));
+    let ask = |tokens| model.generate(request(vec![Segment::Text(vec![5; 30])], tokens));
+    // Unread, it holds the only place in the batch.
+    let mut running = ask(300).expect("admitted");
+    assert!(matches!(running.next_blocking(), Some(TokenEvent::Started { .. })));
+    let results: Vec<_> = (0..40).map(|_| ask(40)).collect();
+    let refused: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+    assert_eq!(refused.len(), 36);
+    assert!(refused.iter().all(|error| error.kind == ErrorKind::Overloaded));
+    while running.next_blocking().is_some() {}
     for stream in results.into_iter().flatten() {
         assert_eq!(read(stream).ids.len(), 40);
     }
-    assert!(ask().is_ok());
+    assert!(ask(40).is_ok());
     assert_all_returned(&engine);
 }
 
@@ -57,7 +62,11 @@ fn a_reader_that_does_not_keep_up_pauses_only_its_own_answer() {
     let slow = ask();
     assert_eq!(read(ask()).ids.len(), 300);
     // The slow one filled its channel and stopped there.
-    std::thread::sleep(Duration::from_millis(30));
+    let until = Instant::now() + Duration::from_secs(5);
+    while engine.stats().running > 1 {
+        assert!(Instant::now() < until, "the other one still runs");
+        std::thread::sleep(Duration::from_millis(2));
+    }
     let stats = engine.stats();
     assert_eq!(stats.running, 1);
     assert!(stats.tokens_out < 300 + 80, "{stats:?}");
@@ -163,17 +172,17 @@ fn a_seed_gives_the_same_tokens_alone_and_among_others() {
 #[test]
 fn launches_are_recorded_and_batch_requests_wait_their_turn() {
     let (engine, model) = start(|config| config.max_batch = 1);
-    let ask = |class| {
-        let mut request = request(prompt(&model, &case("case05")), 60);
+    let ask = |class, tokens| {
+        let mut request = request(prompt(&model, &case("case05")), tokens);
         request.class = class;
         model.generate(request).expect("admitted")
     };
-    let first = ask(Class::Interactive);
-    let (batch, interactive) = (ask(Class::Batch), ask(Class::Interactive));
+    // Unread, it holds the only place in the batch until both others wait.
+    let first = ask(Class::Interactive, 300);
+    let (batch, interactive) = (ask(Class::Batch, 60), ask(Class::Interactive, 60));
     read(first);
-    let interactive = std::thread::spawn(move || (read(interactive), Instant::now()));
-    let (_, batch_end) = (read(batch), Instant::now());
-    assert!(interactive.join().expect("reads").1 < batch_end, "interactive goes first");
+    let (interactive, batch) = (read(interactive), read(batch));
+    assert!(batch.times.queued >= interactive.times.finished, "interactive goes first");
     let (steps, next) = engine.steps_since(0);
     for kind in [StepKind::Decode, StepKind::Prefill, StepKind::Encode] {
         assert!(steps.iter().any(|step| step.kind == kind && step.took_us > 0), "no {kind:?}");

@@ -90,11 +90,11 @@ pub(crate) fn clip(name: &str, frames: usize) -> LogMel {
 fn shapes() -> Vec<(String, Vec<usize>)> {
     let mut shapes = Vec::new();
     let mut add = |name: String, shape: &[usize]| shapes.push((name, shape.to_vec()));
-    let mut pair = |add: &mut dyn FnMut(String, &[usize]), name: String, shape: &[usize]| {
+    let pair = |add: &mut dyn FnMut(String, &[usize]), name: String, shape: &[usize]| {
         add(format!("{name}.weight"), shape);
         add(format!("{name}.bias"), &shape[..1]);
     };
-    let mut attention = |add: &mut dyn FnMut(String, &[usize]), name: String| {
+    let attention = |add: &mut dyn FnMut(String, &[usize]), name: String| {
         for part in ["q_proj", "v_proj", "out_proj"] {
             pair(add, format!("{name}.{part}"), &[WIDTH, WIDTH]);
         }
