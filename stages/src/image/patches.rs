@@ -29,19 +29,19 @@ pub(super) fn patches(
     let strip_rows = processor.merge * processor.patch;
     let mut values = vec![0f32; strips * strip_values];
     let share = strips.div_ceil(threads.max(1)).max(1);
+    let work = |index: usize, piece: &mut [f32]| {
+        let first = index * share * strip_rows;
+        let rows = first..first + piece.len() / strip_values * strip_rows;
+        let band = resize.band(&picture.rgb, rows);
+        let lines = band.chunks_exact(plan.width * 3 * strip_rows);
+        for (lines, strip) in lines.zip(piece.chunks_exact_mut(strip_values)) {
+            write_strip(lines, strip, plan.width, processor, &tables);
+        }
+    };
+    let work = &work;
     let id = std::thread::scope(|scope| {
         let mut pieces = values.chunks_mut(share * strip_values).enumerate();
         let own = pieces.next();
-        let work = |index: usize, piece: &mut [f32]| {
-            let first = index * share * strip_rows;
-            let rows = first..first + piece.len() / strip_values * strip_rows;
-            let band = resize.band(&picture.rgb, rows);
-            let lines = band.chunks_exact(plan.width * 3 * strip_rows);
-            for (lines, strip) in lines.zip(piece.chunks_exact_mut(strip_values)) {
-                write_strip(lines, strip, plan.width, processor, &tables);
-            }
-        };
-        let work = &work;
         for (index, piece) in pieces {
             scope.spawn(move || work(index, piece));
         }
