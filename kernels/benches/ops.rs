@@ -131,15 +131,13 @@ impl Bench {
         let q = self.cpu.upload(batch, spec.heads * spec.head_dim, &values(batch, spec.heads * spec.head_dim))?;
         let tables: Vec<Vec<u32>> =
             (0..batch).map(|i| (0..pages_each).map(|p| (p * batch + i) as u32).collect()).collect();
-        let sequences: Vec<_> = tables
-            .iter()
-            .enumerate()
-            .map(|(i, table)| PagedSequence { query: i..i + 1, context, table })
-            .collect();
+        let sequences: Vec<_> =
+            tables.iter().enumerate().map(|(i, table)| PagedSequence { query: i..i + 1, context, table }).collect();
         let seconds = best(|| {
             black_box(self.cpu.paged_attention(&q, &pages, &sequences, &spec).expect("operands fit"));
         });
-        let name = format!("decode, batch {batch}, context {context}, {}/{} x {}", spec.heads, spec.kv_heads, spec.head_dim);
+        let name =
+            format!("decode, batch {batch}, context {context}, {}/{} x {}", spec.heads, spec.kv_heads, spec.head_dim);
         let elements = 2 * batch * context * kv;
         let rate = format!("{:.1} GB/s", 4e-9 * elements as f64 / seconds);
         self.row(&name, seconds, &rate, copy_seconds(self.threads, elements / 2) / seconds);

@@ -9,6 +9,7 @@ pub mod cpu;
 pub mod error;
 pub mod mapped;
 pub mod parity;
+pub mod quant;
 pub mod reference;
 pub mod shapes;
 pub mod weights;

@@ -9,5 +9,5 @@
 mod encoded;
 mod pages;
 
-pub(crate) use encoded::{EncodedBooks, Held};
+pub(crate) use encoded::EncodedBooks;
 pub(crate) use pages::{BlockTable, PageBooks};

@@ -81,15 +81,10 @@ impl BlockTable {
         &self.pages
     }
 
-    /// Positions it has room for.
-    pub(crate) fn room(&self) -> usize {
-        self.pages.len() * self.books.page_tokens
-    }
-
     /// The slot of a position: `page * page_tokens + offset`.
     ///
     /// # Panics
-    /// When the position is beyond [`BlockTable::room`].
+    /// When the position is beyond the table's pages.
     pub(crate) fn slot(&self, position: usize) -> u32 {
         let tokens = self.books.page_tokens;
         let offset = u32::try_from(position % tokens).expect("an offset is smaller than a page");
@@ -115,7 +110,7 @@ mod tests {
         let first = books.lease(1).expect("free");
         let second = books.lease(2).expect("free");
         assert_eq!((first.pages(), second.pages()), (&[0][..], &[1, 2][..]));
-        assert_eq!((second.slot(0), second.slot(15), second.slot(16), second.room()), (16, 31, 32, 32));
+        assert_eq!((second.slot(0), second.slot(15), second.slot(16)), (16, 31, 32));
         assert!(books.lease(2).is_none(), "a lease is whole or not at all");
         assert_eq!(books.free(), 1);
         drop(first);

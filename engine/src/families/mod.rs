@@ -94,7 +94,6 @@ pub struct StepSequence<'a> {
 }
 
 /// A step over several sequences: any mix of single decode rows and prefill chunks.
-#[derive(Debug)]
 pub struct StepBatch<'a, B: Backend> {
     /// Token of every input row (rows under media may hold any valid id).
     pub ids: &'a [u32],

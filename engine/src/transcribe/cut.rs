@@ -25,9 +25,10 @@ impl Clip {
     /// Checks the frames against the model.
     pub(super) fn new(card: &ModelCard, mel: LogMel, frames: Option<usize>) -> Result<Self> {
         let malformed = |message: String| Err(EngineError::new(ErrorKind::Malformed, message));
-        let audio = card.audio.as_ref().ok_or_else(|| {
-            EngineError::new(ErrorKind::Unsupported, format!("model {} does not listen", card.name))
-        })?;
+        let audio = card
+            .audio
+            .as_ref()
+            .ok_or_else(|| EngineError::new(ErrorKind::Unsupported, format!("model {} does not listen", card.name)))?;
         let AudioPadding::Window(width) = audio.padding else {
             let message = format!("model {} takes clips whole, not in windows", card.name);
             return Err(EngineError::new(ErrorKind::Unsupported, message));

@@ -98,7 +98,9 @@ impl Windows {
     pub fn settle(&mut self, tokens: &[u32]) -> Settled {
         let Some(window) = self.next() else { return Settled { spans: Vec::new(), moved: 0 } };
         let (spans, moved) = match self.mode {
-            Mode::Plain => (vec![Span { start: window.start, end: window.start + window.frames, tokens: 0..tokens.len() }], 0),
+            Mode::Plain => {
+                (vec![Span { start: window.start, end: window.start + window.frames, tokens: 0..tokens.len() }], 0)
+            }
             Mode::Timestamps => self.by_timestamps(window, tokens),
         };
         // An answer that would not move the seek takes the whole window with it.

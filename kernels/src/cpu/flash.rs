@@ -115,7 +115,7 @@ by_isa! {
 unsafe fn attend_lanes<L: Lanes>(block: &Block<'_>, scratch: &mut [f32], out: &Shared<'_>) {
     let n = block.queries.len();
     let (d, tile) = (padded(block.head_dim), tile_keys(block.head_dim));
-    let mut s = Scratch::new(scratch, n, (d, tile));
+    let s = Scratch::new(scratch, n, (d, tile));
     for (query, to) in block.queries.iter().zip(s.queries.chunks_exact_mut(d)) {
         let from = &block.q[query.at..query.at + block.head_dim];
         to.iter_mut().zip(from).for_each(|(to, q)| *to = q * block.scale);

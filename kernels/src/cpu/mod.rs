@@ -7,12 +7,13 @@
 mod attention;
 mod conv;
 mod flash;
-mod interim;
 mod norms;
 mod pages;
 mod parallel;
 mod pointwise;
+pub mod pool;
 mod positions;
+pub mod product;
 mod rows;
 mod sample;
 mod simd;
@@ -21,10 +22,11 @@ mod tensor;
 use std::ops::Range;
 use std::sync::Arc;
 
-use self::interim::{PackedWeight, Pool, ProductPart, products};
 pub use self::pages::CpuPages;
-pub use self::tensor::CpuTensor;
+use self::pool::Pool;
+use self::product::{PackedWeight, ProductPart, products};
 use self::simd::Isa;
+pub use self::tensor::CpuTensor;
 use self::tensor::{Buffer, Recycler};
 use crate::backend::Backend;
 use crate::checks;

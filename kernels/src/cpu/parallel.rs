@@ -5,7 +5,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::interim::Pool;
+use super::pool::Pool;
 
 /// A result that several tasks write at once, each its own elements.
 pub(crate) struct Shared<'a> {

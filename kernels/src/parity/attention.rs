@@ -110,12 +110,7 @@ fn write<B: Backend>(b: &B, t: &Tokens, layout: PageLayout, table: &[u32]) -> Re
     Ok(pages)
 }
 
-fn paged<B: Backend>(
-    suite: &mut Suite<'_, B>,
-    s: &AttentionSpec,
-    page_tokens: usize,
-    name: &dyn Fn(&str) -> String,
-) {
+fn paged<B: Backend>(suite: &mut Suite<'_, B>, s: &AttentionSpec, page_tokens: usize, name: &dyn Fn(&str) -> String) {
     let layout = PageLayout { page_tokens, kv_heads: s.kv_heads, head_dim: s.head_dim };
     // Six rows of queries over one store of 777 tokens: decode steps and chunks at different contexts.
     let t = Tokens::new(suite, (68, 777), s);

@@ -2,12 +2,10 @@
 
 use std::borrow::Cow;
 
-use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{Device, Tensor};
-
 use super::{Suite, rowwise, same_bits, values};
 use crate::backend::Backend;
-use crate::error::{KernelError, Result};
+use crate::error::Result;
+use crate::quant;
 use crate::shapes::Conv1dSpec;
 use crate::weights::{WeightData, WeightFormat};
 
@@ -32,34 +30,9 @@ const FORMATS: [WeightFormat; 11] = [
     WeightFormat::Q6K,
 ];
 
-/// The values in a format: dense ones rounded, blocks made by candle.
-pub(super) fn encode(values: &[f32], (rows, cols): (usize, usize), format: WeightFormat) -> Result<WeightData<'static>> {
-    let dtype = match format {
-        WeightFormat::F32 => None,
-        WeightFormat::F16 => None,
-        WeightFormat::BF16 => None,
-        WeightFormat::Q4_0 => Some(GgmlDType::Q4_0),
-        WeightFormat::Q4_1 => Some(GgmlDType::Q4_1),
-        WeightFormat::Q5_0 => Some(GgmlDType::Q5_0),
-        WeightFormat::Q5_1 => Some(GgmlDType::Q5_1),
-        WeightFormat::Q8_0 => Some(GgmlDType::Q8_0),
-        WeightFormat::Q4K => Some(GgmlDType::Q4K),
-        WeightFormat::Q5K => Some(GgmlDType::Q5K),
-        WeightFormat::Q6K => Some(GgmlDType::Q6K),
-    };
-    let bytes: Vec<u8> = match (dtype, format) {
-        (Some(dtype), _) => {
-            let quantise = || -> candle_core::Result<Vec<u8>> {
-                let tensor = Tensor::from_slice(values, (rows, cols), &Device::Cpu)?;
-                Ok(QTensor::quantize(&tensor, dtype)?.data()?.into_owned())
-            };
-            quantise().map_err(|e| KernelError::Device(format!("candle cannot quantise to {format:?}: {e}")))?
-        }
-        (None, WeightFormat::F16) => values.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect(),
-        (None, WeightFormat::BF16) => values.iter().flat_map(|&x| half::bf16::from_f32(x).to_le_bytes()).collect(),
-        (None, _) => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
-    };
-    Ok(WeightData { rows, cols, format, bytes: Cow::Owned(bytes) })
+/// The values in a format.
+pub(super) fn encode(values: &[f32], (rows, cols): (usize, usize), format: WeightFormat) -> WeightData<'static> {
+    WeightData { rows, cols, format, bytes: Cow::Owned(quant::quantize(values, rows, cols, format)) }
 }
 
 pub(super) fn check<B: Backend>(suite: &mut Suite<'_, B>) {
@@ -85,7 +58,7 @@ fn linear<B: Backend>(suite: &mut Suite<'_, B>, format: WeightFormat) -> Result<
         let x = suite.random.input(rows, inputs, 1.0);
         let weight = suite.random.input(outputs, inputs, 1.0 / (inputs as f32).sqrt());
         let bias = suite.random.input(1, outputs, 0.5);
-        let data = encode(&weight.values, (outputs, inputs), format)?;
+        let data = encode(&weight.values, (outputs, inputs), format);
         let name = |op: &str| format!("{op} {format:?}, {rows} x {inputs} to {outputs}");
         let tolerance = if dense { DENSE } else { QUANTISED };
         rowwise!(suite, name("linear"), tolerance, rows, |b, r| b.linear(&x.part(b, r)?, &b.weight(&data)?, None));
@@ -103,14 +76,15 @@ fn linear<B: Backend>(suite: &mut Suite<'_, B>, format: WeightFormat) -> Result<
 fn group<B: Backend>(suite: &mut Suite<'_, B>) -> Result<()> {
     let (rows, inputs) = (5, 256);
     let x = suite.random.input(rows, inputs, 1.0);
-    for formats in [[WeightFormat::F32; 3], [WeightFormat::Q4_1; 3], [WeightFormat::Q4K, WeightFormat::Q6K, WeightFormat::F16]]
+    for formats in
+        [[WeightFormat::F32; 3], [WeightFormat::Q4_1; 3], [WeightFormat::Q4K, WeightFormat::Q6K, WeightFormat::F16]]
     {
         let b = suite.backend;
         let bias = suite.random.input(1, 40, 1.0).on(b)?;
         let mut weights = Vec::new();
         for (format, outputs) in formats.into_iter().zip([72, 40, 24]) {
             let weight = suite.random.input(outputs, inputs, 0.06);
-            weights.push(b.weight(&encode(&weight.values, (outputs, inputs), format)?)?);
+            weights.push(b.weight(&encode(&weight.values, (outputs, inputs), format))?);
         }
         let x = x.on(b)?;
         let parts = [(&weights[0], None), (&weights[1], Some(&bias)), (&weights[2], None)];
@@ -139,7 +113,7 @@ fn conv1d<B: Backend>(suite: &mut Suite<'_, B>) -> Result<()> {
             let inputs = spec.kernel * channels;
             let weight = suite.random.input(outputs, inputs, 1.0 / (inputs as f32).sqrt());
             let bias = suite.random.input(1, outputs, 0.5);
-            let data = encode(&weight.values, (outputs, inputs), WeightFormat::F32)?;
+            let data = encode(&weight.values, (outputs, inputs), WeightFormat::F32);
             let starts = std::iter::once(0).chain(ends.iter().copied());
             let segments: Vec<_> = starts.zip(ends.iter().copied()).map(|(start, end)| start..end).collect();
             let name = format!("conv1d {spec:?}, {channels} to {outputs}, {} segments", segments.len());

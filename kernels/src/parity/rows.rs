@@ -25,9 +25,9 @@ pub(super) fn check<B: Backend>(suite: &mut Suite<'_, B>) {
     for n in [1, 2, 3, 4] {
         values!(suite, format!("mean_rows of {n}"), 1e-6, |b| b.mean_rows(&x.on(b)?, &segments, n));
     }
-    let outcome = unchanged(suite.backend, &x.values).map_err(|e| e.to_string()).and_then(|unchanged| {
-        if unchanged { Ok(()) } else { Err("an operand changed".into()) }
-    });
+    let outcome = unchanged(suite.backend, &x.values)
+        .map_err(|e| e.to_string())
+        .and_then(|unchanged| if unchanged { Ok(()) } else { Err("an operand changed".into()) });
     suite.note("tensors never change".into(), (0.0, 0.0), outcome);
 }
 

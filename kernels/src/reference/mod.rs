@@ -2,19 +2,18 @@
 //! rounded to `f32` where an operation ends. Slow on purpose; the parity suite holds every backend to it.
 
 mod attention;
-mod dequantize;
 pub(crate) mod functions;
 mod rows;
 pub(crate) mod sample;
 
 use std::ops::Range;
 
-pub(crate) use dequantize::dequantize;
 pub(crate) use self::sample as sampling;
 
 use crate::backend::Backend;
 use crate::checks;
 use crate::error::Result;
+use crate::quant;
 use crate::shapes::{
     Activation, AttentionSpec, Conv1dSpec, PageLayout, PagedSequence, RotaryFrequencies, SampleRow, Sampled, Segment,
 };
@@ -98,7 +97,7 @@ impl Backend for Reference {
 
     fn weight(&self, data: &WeightData<'_>) -> Result<Matrix> {
         checks::weight(data)?;
-        Ok(Matrix { rows: data.rows, cols: data.cols, values: dequantize(data)? })
+        Ok(Matrix { rows: data.rows, cols: data.cols, values: quant::dequantize(data) })
     }
 
     fn synchronize(&self) -> Result<()> {
@@ -195,11 +194,8 @@ impl Backend for Reference {
         let pairs = checks::rotary(x.shape(), table.shape(), head_dim)?;
         Ok(Matrix::from_fn(x.rows, x.cols, |row, col| {
             let i = col % head_dim;
-            let (cos, sin) = if i < 2 * pairs {
-                (table.at(row, i % pairs), table.at(row, pairs + i % pairs))
-            } else {
-                (1.0, 0.0)
-            };
+            let (cos, sin) =
+                if i < 2 * pairs { (table.at(row, i % pairs), table.at(row, pairs + i % pairs)) } else { (1.0, 0.0) };
             let here = x.at(row, col) * cos;
             match i {
                 _ if i >= 2 * pairs => here,

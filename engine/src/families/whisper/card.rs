@@ -172,7 +172,10 @@ mod tests {
         let card = transcription(&sizes(40), &json!({}), &generation, &tokenizer(&[])).expect("complete");
         assert_eq!((card.start, card.end, card.no_timestamps, card.first_timestamp), (11, 10, 20, 21));
         assert_eq!(card.languages, [("en".to_owned(), 12), ("de".to_owned(), 13)]);
-        assert_eq!((card.transcribe, card.translate, card.previous, card.no_speech), (Some(16), Some(15), Some(18), Some(19)));
+        assert_eq!(
+            (card.transcribe, card.translate, card.previous, card.no_speech),
+            (Some(16), Some(15), Some(18), Some(19))
+        );
         assert_eq!((card.suppress, card.begin_suppress, card.max_initial_timestamp), (vec![1, 2], vec![3, 10], 50));
     }
 

@@ -43,8 +43,9 @@ impl WhisperConfig {
 
     /// Reads and checks a `config.json`.
     pub(crate) fn parse(config: &Value) -> Result<Self> {
-        let config = Self::deserialize(config)
-            .map_err(|error| EngineError::new(ErrorKind::Malformed, format!("config.json of a Whisper model: {error}")))?;
+        let config = Self::deserialize(config).map_err(|error| {
+            EngineError::new(ErrorKind::Malformed, format!("config.json of a Whisper model: {error}"))
+        })?;
         let unsupported = |what: String| Err(EngineError::new(ErrorKind::Unsupported, what));
         if config.activation_function != "gelu" {
             return unsupported(format!("activation_function {:?}; Whisper uses gelu", config.activation_function));
@@ -52,8 +53,7 @@ impl WhisperConfig {
         if config.scale_embedding {
             return unsupported("scale_embedding of a Whisper model".to_owned());
         }
-        for (name, heads) in
-            [("encoder", config.encoder_attention_heads), ("decoder", config.decoder_attention_heads)]
+        for (name, heads) in [("encoder", config.encoder_attention_heads), ("decoder", config.decoder_attention_heads)]
         {
             if heads == 0 || config.d_model % heads != 0 {
                 let what = format!("d_model {} does not divide into {heads} {name} heads", config.d_model);

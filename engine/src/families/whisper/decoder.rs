@@ -39,8 +39,7 @@ impl<B: Backend> Decoder<B> {
         let (width, vocabulary) = (config.d_model, config.vocab_size);
         let name = "model.decoder";
         let tokens = loader.weight(&format!("{name}.embed_tokens.weight"), vocabulary, width)?;
-        let positions =
-            loader.weight(&format!("{name}.embed_positions.weight"), config.max_target_positions, width)?;
+        let positions = loader.weight(&format!("{name}.embed_positions.weight"), config.max_target_positions, width)?;
         let blocks = (0..config.decoder_layers).map(|layer| {
             let name = format!("{name}.layers.{layer}");
             Ok(Block {

@@ -40,14 +40,10 @@ impl<B: Backend> Whisper<B> {
         let mut loader = checkpoint.loader(backend, config.precision);
         let encoder = Encoder::load(&mut loader, &sizes)?;
         let decoder = Decoder::load(&mut loader, &sizes)?;
-        loader.finish()?;
-        let mut card = checkpoint.card(config)?;
-        let rules = card::transcription(
-            &sizes,
-            checkpoint.config_json(),
-            checkpoint.generation_config(),
-            &card.tokenizer,
-        )?;
+        let tally = loader.finish()?;
+        let mut card = checkpoint.card(config, &tally)?;
+        let rules =
+            card::transcription(&sizes, checkpoint.config_json(), checkpoint.generation_config(), &card.tokenizer)?;
         card.vocabulary = sizes.vocab_size;
         card.context = sizes.max_target_positions;
         card.end_tokens = vec![rules.end];

@@ -114,7 +114,8 @@ impl Lanes for Avx512 {
                 at += 16;
             }
             // Sums over each quarter of the lanes for four keys side by side, then over the quarters.
-            let [a, b, c, d] = std::array::from_fn(|i| quarters(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
+            let [a, b, c, d] =
+                std::array::from_fn(|i| quarters(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
             let (ab, cd) = (halves(a, b), halves(c, d));
             let even = _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd);
             let odd = _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd);

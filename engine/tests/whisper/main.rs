@@ -1,0 +1,8 @@
+//! Whisper, from weights to transcript: a random checkpoint against transformers (`reference.py` made `reference.json`),
+//! invariance under batching and slicing, and, when asked, real weights on real speech.
+
+mod checkpoint;
+mod real;
+mod speech;
+mod towers;
+mod transcripts;
