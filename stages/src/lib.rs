@@ -21,10 +21,10 @@ mod prepared;
 pub mod service;
 pub mod text;
 
+pub use self::audio::{AudioFacts, AudioFormat, Length, audio_facts};
+pub use self::image::{ImageFacts, ImageFormat, image_facts};
 pub use actors::{StageDepth, StageDepths, Stages, StagesConfig};
-pub use audio::{AudioFacts, AudioFormat, Length, audio_facts};
 pub use error::{ErrorKind, Result, StageError};
-pub use image::{ImageFacts, ImageFormat, image_facts};
 pub use limits::{AudioLimits, ImageLimits, Limits};
 pub use prepared::{MediaFacts, Prepared};
 pub use service::{Service, ServiceConfig};

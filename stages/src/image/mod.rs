@@ -1,4 +1,13 @@
-//! The image stage.
+//! The image stage: bytes of a picture to normalised patches in the model's order.
+//!
+//! Steps: sniff by content, header and limits, decode to upright RGB on white, resize as Pillow does, normalise by table,
+//! cut into patches. Sizes and constants come from the model's [`ImageProcessor`].
+
+mod decode;
+mod jpeg;
+mod patches;
+mod resize;
+mod sniff;
 
 use weft_engine::card::ImageProcessor;
 use weft_engine::media::Patches;
@@ -6,7 +15,7 @@ use weft_engine::media::Patches;
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::limits::ImageLimits;
-use crate::prepared::Worked;
+use crate::prepared::{MediaFacts, Worked};
 
 /// Formats that are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,10 +45,14 @@ pub struct ImageFacts {
     pub height: usize,
 }
 
-/// Facts of a picture from its header alone, for pricing.
+/// Facts of a picture from its header alone, for pricing. Reads no pixel and applies no limit.
 pub fn image_facts(bytes: &[u8]) -> Result<ImageFacts> {
-    let _ = bytes;
-    todo!()
+    let limits = ImageLimits {
+        bytes: usize::MAX,
+        pixels: usize::MAX,
+        side: usize::MAX,
+    };
+    Ok(decode::open(bytes, &limits)?.facts())
 }
 
 /// One picture's preparation.
@@ -50,13 +63,28 @@ pub(crate) struct Task<'a> {
 }
 
 impl Task<'_> {
+    /// Header, limits, plan, pixels, patches; asks between steps whether the result is still wanted.
     pub(crate) fn prepare(
         &self,
         bytes: &[u8],
         processor: &ImageProcessor,
     ) -> Result<Worked<Patches>> {
-        let _ = (bytes, processor, self.threads, self.limits);
+        let opened = decode::open(bytes, &self.limits)?;
+        let facts = opened.facts();
+        let plan = processor.plan(facts.width, facts.height)?;
         self.cancel.check()?;
-        todo!()
+        let picture = opened.decode(self.cancel)?;
+        self.cancel.check()?;
+        let (values, id) = patches::patches(&picture, &plan, processor, self.threads);
+        let source = MediaFacts::Image(picture.facts());
+        Ok(Worked {
+            value: Patches {
+                values,
+                grid: plan.grid,
+                id,
+            },
+            warnings: picture.warnings,
+            source,
+        })
     }
 }

@@ -1,0 +1,1 @@
+//! The integration tests live in the test binary `suite`; this library is empty.
