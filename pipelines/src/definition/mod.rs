@@ -4,6 +4,7 @@
 //! every type checked, no options left open). What needs loaded models is checked by the runtime.
 
 mod diagnostic;
+mod draw;
 mod graph;
 mod order;
 mod raw;

@@ -140,3 +140,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_drawing_shows_every_stage_and_edge() {
+    let drawing = definition::parse("describe.yaml", SAMPLES[0]).unwrap().draw();
+    assert!(drawing.starts_with("<svg") && drawing.ends_with("</svg>\n"), "{drawing}");
+    for word in ["images", "audios", "prompt", "picture", "clip", "answer", "generate with qwen2.5-omni-3b"] {
+        assert!(drawing.contains(&format!(">{word}<")), "the drawing lacks {word}");
+    }
+    assert_eq!(drawing.matches("marker-end").count(), 5);
+}
