@@ -38,7 +38,8 @@ impl Runtime {
     /// loaded with the others.
     pub async fn start(config: RuntimeConfig) -> Result<Self> {
         let opened = tokio::task::spawn_blocking(move || open(config)).await;
-        opened.map_err(|error| Error::new(ErrorKind::Internal, format!("the start of the runtime broke off: {error}")))?
+        opened
+            .map_err(|error| Error::new(ErrorKind::Internal, format!("the start of the runtime broke off: {error}")))?
     }
 
     /// Starts a request. Everything that can be refused without work is refused here, before a stream opens. Must be
@@ -123,7 +124,8 @@ impl Runtime {
 
     /// Token ids of plain text (special tokens in it are text).
     pub fn tokenize(&self, model: &str, text: &str) -> Result<Vec<u32>> {
-        let known = self.inner.service.text(model).map_err(|error| Error::new(error.kind, error.message).about("model"))?;
+        let known =
+            self.inner.service.text(model).map_err(|error| Error::new(error.kind, error.message).about("model"))?;
         known.tokenizer().encode_plain(text).map_err(|error| Error::new(error.kind, error.message))
     }
 
@@ -155,7 +157,8 @@ fn open(config: RuntimeConfig) -> Result<Runtime> {
         policy: if config.sliced { Policy::Slice } else { Policy::Inline },
         ..EngineConfig::default()
     };
-    let service = Service::start(ServiceConfig { engine, stages }).map_err(|error| Error::new(error.kind, error.message))?;
+    let service =
+        Service::start(ServiceConfig { engine, stages }).map_err(|error| Error::new(error.kind, error.message))?;
     let cards: Vec<_> = service.cards().cloned().collect();
     let catalog = Catalog::new(read, &cards, &models);
     let requests = Arc::new(AtomicUsize::new(0));
@@ -188,9 +191,7 @@ fn referenced(candidates: &[String], folder: &Path, models: &[ModelEntry]) -> Op
             continue;
         }
         let Ok(path) = folder.join(candidate).canonicalize() else { continue };
-        let same = |entry: &ModelEntry| {
-            matches!(&entry.source, ModelSource::Path(known) if known.canonicalize().is_ok_and(|known| known == path))
-        };
+        let same = |entry: &ModelEntry| matches!(&entry.source, ModelSource::Path(known) if known.canonicalize().is_ok_and(|known| known == path));
         if models.iter().any(same) {
             return None;
         }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 use weft_engine::card::{AudioTokens, Family};
-use weft_engine::checkpoint::processors::{self, Padding};
 use weft_engine::checkpoint::Checkpoint;
+use weft_engine::checkpoint::processors::{self, Padding};
 use weft_engine::handle::ModelSource;
 
 use crate::error::Result;
@@ -96,4 +96,3 @@ fn token_costs(checkpoint: &Checkpoint) -> Vec<(String, usize)> {
     }
     costs
 }
-
