@@ -7,7 +7,9 @@ use std::sync::Arc;
 use weft_stages::{Family, ModelCard};
 
 use crate::config::{ModelEntry, ModelSource};
-use crate::definition::{self, Definition, Diagnostic, GenerateStage, Inputs, ModelRef, Stage, StageKind, Template, is_path};
+use crate::definition::{
+    self, Definition, Diagnostic, GenerateStage, Inputs, ModelRef, Stage, StageKind, Template, is_path,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Options, Target};
 use crate::summary::{Arity, PipelineSummary};
@@ -69,7 +71,8 @@ pub(crate) fn files(path: &Path) -> std::result::Result<Vec<PathBuf>, Diagnostic
     if !path.is_dir() {
         return Ok(vec![path.to_path_buf()]);
     }
-    let folder = std::fs::read_dir(path).map_err(|error| fault_of(path, format!("the folder cannot be read: {error}")))?;
+    let folder =
+        std::fs::read_dir(path).map_err(|error| fault_of(path, format!("the folder cannot be read: {error}")))?;
     let yaml = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
     let mut files: Vec<PathBuf> = folder.filter_map(|entry| Some(entry.ok()?.path())).filter(yaml).collect();
     files.sort();
@@ -109,7 +112,8 @@ impl Catalog {
         };
         let Some(entry) = entries.get(name) else {
             let names: Vec<&str> = entries.keys().map(String::as_str).collect();
-            let there = if names.is_empty() { "there are none".to_owned() } else { format!("there are: {}", names.join(", ")) };
+            let there =
+                if names.is_empty() { "there are none".to_owned() } else { format!("there are: {}", names.join(", ")) };
             return Err(Error::new(ErrorKind::NotFound, format!("no {what} `{name}`; {there}")).about(what));
         };
         entry.bound.as_ref().map_err(|reason| {
@@ -128,7 +132,9 @@ impl Entry {
         let definition = &self.definition;
         let mut models: Vec<String> = match &self.bound {
             Ok(bound) => bound.models.iter().flatten().cloned().collect(),
-            Err(_) => definition.stages.iter().filter_map(Stage::model).flat_map(|model| model.candidates.clone()).collect(),
+            Err(_) => {
+                definition.stages.iter().filter_map(Stage::model).flat_map(|model| model.candidates.clone()).collect()
+            }
         };
         models.sort();
         models.dedup();
@@ -165,13 +171,20 @@ fn bind(definition: Definition, find: impl Fn(&ModelRef) -> Option<String>, card
 }
 
 /// Whether a stage's model can do what the stage asks.
-fn fits(definition: &Definition, stage: &Stage, name: &str, cards: &[Arc<ModelCard>]) -> std::result::Result<(), String> {
+fn fits(
+    definition: &Definition,
+    stage: &Stage,
+    name: &str,
+    cards: &[Arc<ModelCard>],
+) -> std::result::Result<(), String> {
     let Some(card) = cards.iter().find(|card| card.name == name) else { return Ok(()) };
     let transcribes = card.family == Family::Whisper;
     let place = stage.model().map(|model| format!("{}: ", model.place)).unwrap_or_default();
     let refuse = |text: String| Err(format!("{place}{text}"));
     match &stage.kind {
-        StageKind::Transcribe { .. } if !transcribes => refuse(format!("stage `{}` transcribes, model `{name}` does not", stage.id)),
+        StageKind::Transcribe { .. } if !transcribes => {
+            refuse(format!("stage `{}` transcribes, model `{name}` does not", stage.id))
+        }
         StageKind::Generate(_) if transcribes => {
             refuse(format!("stage `{}` answers prompts, model `{name}` transcribes only", stage.id))
         }
@@ -193,7 +206,10 @@ fn fits(definition: &Definition, stage: &Stage, name: &str, cards: &[Arc<ModelCa
 
 fn missing(model: &ModelRef) -> String {
     let names = model.candidates.join("`, `");
-    let hint = model.hint.clone().unwrap_or_else(|| "start with `--model <path or id>`, or fetch it with `weft models pull`".to_owned());
+    let hint = model
+        .hint
+        .clone()
+        .unwrap_or_else(|| "start with `--model <path or id>`, or fetch it with `weft models pull`".to_owned());
     format!("{}: model `{names}` is not loaded; to get it: {hint}", model.place)
 }
 
@@ -204,7 +220,9 @@ fn find(model: &ModelRef, folder: &Path, cards: &[Arc<ModelCard>], entries: &[Mo
         by_name.or_else(|| {
             let wanted = folder.join(candidate).canonicalize().ok().filter(|_| is_path(candidate))?;
             entries.iter().find_map(|entry| match &entry.source {
-                ModelSource::Path(path) if path.canonicalize().is_ok_and(|path| path == wanted) => Some(entry.name.clone()),
+                ModelSource::Path(path) if path.canonicalize().is_ok_and(|path| path == wanted) => {
+                    Some(entry.name.clone())
+                }
                 _ => None,
             })
         })

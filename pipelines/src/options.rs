@@ -35,7 +35,10 @@ impl Options {
             return Err(wrong("logit_bias", "logit_bias has more than 1024 entries"));
         }
         if let Some((id, bias)) = self.logit_bias.iter().find(|(_, bias)| !(-100.0..=100.0).contains(bias)) {
-            return Err(wrong("logit_bias", format!("logit_bias of token {id} is {bias}: it must be from -100 to 100")));
+            return Err(wrong(
+                "logit_bias",
+                format!("logit_bias of token {id} is {bias}: it must be from -100 to 100"),
+            ));
         }
         Ok(())
     }

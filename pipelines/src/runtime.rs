@@ -38,7 +38,8 @@ impl Runtime {
     /// loaded with the others.
     pub async fn start(config: RuntimeConfig) -> Result<Self> {
         let opened = tokio::task::spawn_blocking(move || open(config)).await;
-        opened.map_err(|error| Error::new(ErrorKind::Internal, format!("the start of the runtime broke off: {error}")))?
+        opened
+            .map_err(|error| Error::new(ErrorKind::Internal, format!("the start of the runtime broke off: {error}")))?
     }
 
     /// Starts a request. Everything that can be refused without work is refused here, before a stream opens. Must be
@@ -193,9 +194,7 @@ fn referenced(candidates: &[String], folder: &Path, models: &[ModelEntry]) -> Op
             continue;
         }
         let Ok(path) = folder.join(candidate).canonicalize() else { continue };
-        let same = |entry: &ModelEntry| {
-            matches!(&entry.source, ModelSource::Path(known) if known.canonicalize().is_ok_and(|known| known == path))
-        };
+        let same = |entry: &ModelEntry| matches!(&entry.source, ModelSource::Path(known) if known.canonicalize().is_ok_and(|known| known == path));
         if models.iter().any(same) {
             return None;
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use weft_engine::card::{AudioTokens, Family};
-use weft_engine::checkpoint::processors::{self, Padding};
 use weft_engine::checkpoint::Checkpoint;
+use weft_engine::checkpoint::processors::{self, Padding};
 use weft_engine::handle::ModelSource;
 
 use crate::error::Result;
@@ -95,4 +95,3 @@ fn token_costs(checkpoint: &Checkpoint) -> Vec<(String, usize)> {
     }
     costs
 }
-

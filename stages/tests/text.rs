@@ -121,8 +121,10 @@ fn what_a_person_types_is_text() {
         let pieces = model.layout(&turns, SystemTime::UNIX_EPOCH).unwrap();
         let images = pieces.iter().filter(|piece| matches!(piece, Piece::Image(_))).count();
         assert_eq!(images, 1, "{parts:?}");
-        let ids: Vec<u32> =
-            pieces.iter().flat_map(|piece| if let Piece::Text(ids) = piece { ids.clone() } else { Vec::new() }).collect();
+        let ids: Vec<u32> = pieces
+            .iter()
+            .flat_map(|piece| if let Piece::Text(ids) = piece { ids.clone() } else { Vec::new() })
+            .collect();
         // The template's own: two turns before the answer, each begun and ended, and one begun for it.
         assert_eq!(ids.iter().filter(|&&id| id == 2047).count(), 3, "{parts:?}");
         assert_eq!(ids.iter().filter(|&&id| id == 2038).count(), 2, "{parts:?}");
@@ -168,7 +170,10 @@ fn failing_templates_say_where() {
     let turns: [Turn<()>; 1] = [Turn::text(Speaker::Assistant, "hi")];
     let error = tiny(raise).layout(&turns, SystemTime::UNIX_EPOCH).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Malformed);
-    assert!(error.message.contains("chat template of tiny, line 2") && error.message.contains("no assistants here"), "{error}");
+    assert!(
+        error.message.contains("chat template of tiny, line 2") && error.message.contains("no assistants here"),
+        "{error}"
+    );
     let broken = TextModel::new(Arc::new(card(json(), "{% for m in messages %}\n\n{{ m. }}{% endfor %}"))).unwrap_err();
     assert_eq!(broken.kind, ErrorKind::Unsupported);
     assert!(broken.message.contains("line 3"), "{broken}");
@@ -215,7 +220,8 @@ fn pieces() -> TextTokenizer {
 fn a_gguf_vocabulary_reads_as_its_tokenizer_json() {
     let (file, gguf) = (json(), TokenizerSource::Gguf(Arc::new(as_gguf())));
     let (file, gguf) = (TextTokenizer::new(&file, &[]).unwrap(), TextTokenizer::new(&gguf, &[]).unwrap());
-    for text in ["", " ", "Hello, world! 12345", "Où est le café? 早上好 🧵", "a\n\n  b\t<|im_end|>c", "can't  won't"] {
+    for text in ["", " ", "Hello, world! 12345", "Où est le café? 早上好 🧵", "a\n\n  b\t<|im_end|>c", "can't  won't"]
+    {
         assert_eq!(file.encode(text).unwrap(), gguf.encode(text).unwrap(), "{text:?}");
         let ids = gguf.encode_plain(text).unwrap();
         assert_eq!(file.encode_plain(text).unwrap(), ids, "{text:?}");
@@ -249,7 +255,8 @@ fn sentence_piece_model() -> TextModel {
     types.extend([6; 256]);
     tokens.extend(["▁", "▁▁", "▁hello", "é", "🧵", "x▁y"].map(str::to_owned));
     types.extend([1; 6]);
-    let vocabulary = GgufVocabulary { model: "llama".into(), scores: vec![0.0; tokens.len()], tokens, types, ..Default::default() };
+    let vocabulary =
+        GgufVocabulary { model: "llama".into(), scores: vec![0.0; tokens.len()], tokens, types, ..Default::default() };
     TextModel::new(Arc::new(card(TokenizerSource::Gguf(Arc::new(vocabulary)), TEMPLATE))).unwrap()
 }
 

@@ -95,11 +95,19 @@ impl Journal {
         match (known, resume) {
             (_, false) if written => {
                 let text = format!("{} is there already", paths.output.display());
-                return Err(Error::new(ErrorKind::Malformed, format!("{text}: go on with --resume, or name another file")).about("output"));
+                return Err(Error::new(
+                    ErrorKind::Malformed,
+                    format!("{text}: go on with --resume, or name another file"),
+                )
+                .about("output"));
             }
             (Some(known), true) => same(&known, job, &paths.output)?,
             (None, true) if written => {
-                let text = format!("{} was not written by a job: {} is missing", paths.output.display(), paths.job().display());
+                let text = format!(
+                    "{} was not written by a job: {} is missing",
+                    paths.output.display(),
+                    paths.job().display()
+                );
                 return Err(Error::new(ErrorKind::Malformed, text).about("output"));
             }
             _ => write_job(&paths.job(), job)?,
@@ -110,7 +118,8 @@ impl Journal {
             Some(path) => {
                 let mut errors = open(path)?;
                 if !resume && errors.metadata().is_ok_and(|data| data.len() > 0) {
-                    let text = format!("{} is there already: go on with --resume, or name another file", path.display());
+                    let text =
+                        format!("{} is there already: go on with --resume, or name another file", path.display());
                     return Err(Error::new(ErrorKind::Malformed, text).about("errors"));
                 }
                 let before = done.count;
@@ -169,11 +178,15 @@ fn scan(file: &mut File, path: &Path, done: &mut Done, lines: usize) -> Result<(
         }
         number += 1;
         let index = serde_json::from_slice::<Index>(&line).ok().filter(|_| line.ends_with(b"\n"));
-        let foreign = |text: String| Error::new(ErrorKind::Malformed, format!("{}:{text}", path.display())).about("output");
+        let foreign =
+            |text: String| Error::new(ErrorKind::Malformed, format!("{}:{text}", path.display())).about("output");
         match index {
             None => torn = torn.or(Some(number)),
             Some(_) if torn.is_some() => {
-                let text = format!("{}: not a line of this job, and whole lines follow it; mend or remove it", torn.unwrap_or(number));
+                let text = format!(
+                    "{}: not a line of this job, and whole lines follow it; mend or remove it",
+                    torn.unwrap_or(number)
+                );
                 return Err(foreign(text));
             }
             Some(index) if index.index >= lines => {
@@ -235,7 +248,10 @@ fn same(known: &JobFile, job: &JobFile, output: &Path) -> Result<()> {
     } else {
         return Ok(());
     };
-    let text = format!("the {differs} changed since {} was begun: go on with what it was, or name another output", output.display());
+    let text = format!(
+        "the {differs} changed since {} was begun: go on with what it was, or name another output",
+        output.display()
+    );
     Err(Error::new(ErrorKind::Malformed, text).about("resume"))
 }
 

@@ -191,7 +191,8 @@ impl BatchLine {
                             LinePart::ImageUrl { image_url } => Part::Image(fetch(&image_url.url, param)?),
                             LinePart::InputAudio { input_audio } => {
                                 let plain = STANDARD.decode(input_audio.data.trim());
-                                let fetched = plain.map_or_else(|_| fetch(&input_audio.data, param), |bytes| Ok(bytes.into()));
+                                let fetched =
+                                    plain.map_or_else(|_| fetch(&input_audio.data, param), |bytes| Ok(bytes.into()));
                                 Part::Audio(fetched?)
                             }
                         })
@@ -218,7 +219,10 @@ fn fetch(from: &str, folder: &Path, most_bytes: usize) -> Result<Bytes> {
         if !head.ends_with(";base64") {
             return Err(malformed("the data URL is not base64"));
         }
-        return STANDARD.decode(data.trim()).map(Bytes::from).map_err(|_| malformed("the data URL holds broken base64"));
+        return STANDARD
+            .decode(data.trim())
+            .map(Bytes::from)
+            .map_err(|_| malformed("the data URL holds broken base64"));
     }
     if from.contains("://") {
         let text = "a job takes paths and data URLs; fetch remote media beforehand";
@@ -226,7 +230,8 @@ fn fetch(from: &str, folder: &Path, most_bytes: usize) -> Result<Bytes> {
     }
     let path = folder.join(from);
     let failed = |error: std::io::Error| {
-        let kind = if error.kind() == std::io::ErrorKind::NotFound { ErrorKind::NotFound } else { ErrorKind::Malformed };
+        let kind =
+            if error.kind() == std::io::ErrorKind::NotFound { ErrorKind::NotFound } else { ErrorKind::Malformed };
         Error::new(kind, format!("{}: {error}", path.display()))
     };
     let size = std::fs::metadata(&path).map_err(failed)?.len();

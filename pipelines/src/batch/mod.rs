@@ -86,7 +86,8 @@ pub async fn run(runtime: &Runtime, job: BatchJob, progress: impl Fn(BatchProgre
         let most = runtime.limits().media_bytes;
         async move {
             let loaded = tokio::task::spawn_blocking(move || line.load(&folder, most)).await;
-            let (input, options) = loaded.map_err(|_| Error::new(ErrorKind::Internal, "reading the line's media broke off"))??;
+            let (input, options) =
+                loaded.map_err(|_| Error::new(ErrorKind::Internal, "reading the line's media broke off"))??;
             let options = options.over(&base);
             let request = || Request {
                 target: target.clone(),
@@ -114,7 +115,11 @@ async fn attempt(runtime: &Runtime, request: Request) -> Result<Answer> {
 }
 
 /// Like [`run`], with any answerer: for tests, and for answers from elsewhere.
-pub async fn run_with<F>(job: BatchJob, answer: impl Fn(BatchLine) -> F, progress: impl Fn(BatchProgress)) -> Result<BatchReport>
+pub async fn run_with<F>(
+    job: BatchJob,
+    answer: impl Fn(BatchLine) -> F,
+    progress: impl Fn(BatchProgress),
+) -> Result<BatchReport>
 where
     F: Future<Output = Result<Answer>>,
 {
@@ -174,7 +179,11 @@ struct Finished {
     failed: bool,
 }
 
-async fn one<F: Future<Output = Result<Answer>>>(index: usize, bytes: Option<Vec<u8>>, answer: &impl Fn(BatchLine) -> F) -> Finished {
+async fn one<F: Future<Output = Result<Answer>>>(
+    index: usize,
+    bytes: Option<Vec<u8>>,
+    answer: &impl Fn(BatchLine) -> F,
+) -> Finished {
     let parsed = match bytes {
         Some(bytes) => BatchLine::parse(&bytes),
         None => Err(Error::new(ErrorKind::TooLarge, format!("the line has more than {LINE_BYTES} bytes"))),
@@ -245,5 +254,7 @@ impl Source {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| Error::new(ErrorKind::Internal, "the job broke off inside the service"))
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| Error::new(ErrorKind::Internal, "the job broke off inside the service"))
 }

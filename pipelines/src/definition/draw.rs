@@ -39,11 +39,18 @@ impl Definition {
         for (at, stage) in self.stages.iter().enumerate() {
             let used = inputs.iter().filter(|(_, name)| self.takes(stage, name)).map(|(node, _)| *node);
             let from: Vec<usize> = used.chain(stage.needs().map(|needed| first + needed)).collect();
-            let column = from.iter().map(|&node: &usize| nodes.get(node).map_or(0, |node: &Node| node.column)).max().unwrap_or(0) + 1;
+            let column = from
+                .iter()
+                .map(|&node: &usize| nodes.get(node).map_or(0, |node: &Node| node.column))
+                .max()
+                .unwrap_or(0)
+                + 1;
             let row = nodes.iter().filter(|node| node.column == column).count();
             let class = if at == self.output { "output" } else { "stage" };
             let note = match stage.model() {
-                Some(model) => format!("{} with {}", stage.kind_name(), model.candidates.first().map_or("?", String::as_str)),
+                Some(model) => {
+                    format!("{} with {}", stage.kind_name(), model.candidates.first().map_or("?", String::as_str))
+                }
                 None => stage.kind_name().to_owned(),
             };
             edges.extend(from.into_iter().map(|from| (from, first + at)));
@@ -94,7 +101,11 @@ fn svg(name: &str, nodes: &[Node], edges: &[(usize, usize)]) -> String {
         let (Some(from), Some(to)) = (nodes.get(*from), nodes.get(*to)) else { continue };
         let (x1, y1, x2, y2) = (from.x() + WIDTH, from.y() + HEIGHT / 2, to.x() - 2, to.y() + HEIGHT / 2);
         let bend = x1 + GAP_X / 2;
-        let _ = writeln!(out, r#"<path d="M{x1} {y1}C{bend} {y1} {} {y2} {x2} {y2}" marker-end="url(#end)"/>"#, x2 - GAP_X / 2);
+        let _ = writeln!(
+            out,
+            r#"<path d="M{x1} {y1}C{bend} {y1} {} {y2} {x2} {y2}" marker-end="url(#end)"/>"#,
+            x2 - GAP_X / 2
+        );
     }
     for node in nodes {
         let (x, y) = (node.x(), node.y());

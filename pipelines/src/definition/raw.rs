@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use schemars::JsonSchema;
+use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
-use serde::Deserialize;
 use serde_saphyr::Spanned;
 
 use crate::request::Options;

@@ -66,7 +66,14 @@ pub(super) fn resolve(source: &Source<'_>, raw: RawPipeline) -> Result<Definitio
         conversation: used.conversation,
     };
     let (stages, output) = reordered(kinds, &types, &order, output);
-    Ok(Definition { name, description: raw.description.trim().to_owned(), source: source.file.to_owned(), inputs, stages, output })
+    Ok(Definition {
+        name,
+        description: raw.description.trim().to_owned(),
+        source: source.file.to_owned(),
+        inputs,
+        stages,
+        output,
+    })
 }
 
 /// The stated name, else the file's.
@@ -103,7 +110,9 @@ fn check_ids(source: &Source<'_>, raw: &RawPipeline, faults: &mut Vec<Diagnostic
             && chars.all(|char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_');
         if !fine {
             let fault = source.fault(place, format!("`{}` cannot be a stage's id", id.value));
-            faults.push(fault.remedy("templates use it: begin with a letter, then letters, digits and `_`, all lower-case".to_owned()));
+            faults.push(fault.remedy(
+                "templates use it: begin with a letter, then letters, digits and `_`, all lower-case".to_owned(),
+            ));
         } else if RESERVED.contains(&id.value.as_str()) {
             faults.push(source.fault(place, format!("`{}` means something else in templates", id.value)));
         }
@@ -152,7 +161,11 @@ fn unused(scope: &Scope<'_>, edges: &[Edges], output: usize, used: Used) -> Vec<
         }
     }
     let inputs = &scope.raw.inputs;
-    let taken = [("images", inputs.images, used.images), ("audios", inputs.audios, used.audios), ("prompt", inputs.prompt, used.prompt)];
+    let taken = [
+        ("images", inputs.images, used.images),
+        ("audios", inputs.audios, used.audios),
+        ("prompt", inputs.prompt, used.prompt),
+    ];
     for (name, arity, used) in taken {
         if arity != Arity::None && !used {
             let place = source.find(source.find(Place::START, "inputs"), name);
@@ -160,7 +173,8 @@ fn unused(scope: &Scope<'_>, edges: &[Edges], output: usize, used: Used) -> Vec<
         }
     }
     for (alias, model) in &scope.raw.models {
-        let used = scope.raw.stages.iter().any(|stage| stage.value.model.as_ref().is_some_and(|name| name.value == *alias));
+        let used =
+            scope.raw.stages.iter().any(|stage| stage.value.model.as_ref().is_some_and(|name| name.value == *alias));
         if !used {
             let place = source.find(source.find(Place::START, "models"), alias);
             let place = if place == Place::START { Place::of(model.referenced) } else { place };

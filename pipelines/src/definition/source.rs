@@ -123,9 +123,7 @@ pub(super) fn name_remedy<'n>(name: &str, known: impl Iterator<Item = &'n str>) 
     }
     let nearest = known.iter().map(|known| (distance(name, known), known)).min();
     match nearest {
-        Some((distance, nearest)) if distance <= 2.max(nearest.len() / 3) => {
-            Some(format!("did you mean `{nearest}`?"))
-        }
+        Some((distance, nearest)) if distance <= 2.max(nearest.len() / 3) => Some(format!("did you mean `{nearest}`?")),
         _ if known.is_empty() => None,
         _ => Some(format!("known here: {}", known.join(", "))),
     }

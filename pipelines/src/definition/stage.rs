@@ -166,7 +166,10 @@ impl Scope<'_> {
         let (name, arity) =
             if natural == "inputs.images" { ("images", inputs.images) } else { ("audios", inputs.audios) };
         if arity == Arity::None {
-            let fault = self.source.fault(place, format!("stage `{}` works on `{natural}`, which the pipeline does not take", raw.id.value));
+            let fault = self.source.fault(
+                place,
+                format!("stage `{}` works on `{natural}`, which the pipeline does not take", raw.id.value),
+            );
             return Err(fault.remedy(format!("add `{name}: optional`, `required` or `many` to `inputs`")));
         }
         Ok(())
@@ -200,7 +203,8 @@ impl Scope<'_> {
         let mut merged = Options::default();
         for options in [self.raw.options.as_ref(), raw.options.as_ref()].into_iter().flatten() {
             if let Err(error) = options.value.check() {
-                let option = error.param.as_deref().and_then(|param| param.strip_prefix("options.")).unwrap_or("options");
+                let option =
+                    error.param.as_deref().and_then(|param| param.strip_prefix("options.")).unwrap_or("options");
                 let place = self.source.find(Place::of(options.referenced), option);
                 return Err(self.source.fault(place, error.message));
             }
@@ -228,7 +232,8 @@ impl Scope<'_> {
         }
         let (at, kind) = self.find(owner, place)?;
         if kind != Type::Text {
-            let fault = self.source.fault(place, format!("`{owner}` makes {}, which a template cannot hold", kind.name()));
+            let fault =
+                self.source.fault(place, format!("`{owner}` makes {}, which a template cannot hold", kind.name()));
             return Err(fault.remedy(format!("put it into `media: [{owner}]` of a generate stage")));
         }
         if field.as_deref() != Some("output") {
@@ -256,7 +261,9 @@ impl Scope<'_> {
             }
             Some(media @ ("images" | "audios")) => {
                 let kind = if media == "images" { Type::Pictures } else { Type::Clips };
-                let fault = self.source.fault(place, format!("`inputs.{media}` are {}, which a template cannot hold", kind.name()));
+                let fault = self
+                    .source
+                    .fault(place, format!("`inputs.{media}` are {}, which a template cannot hold", kind.name()));
                 Err(fault.remedy("prepare them in a stage and name that in `media`".to_owned()))
             }
             Some(other) => {
@@ -278,7 +285,12 @@ impl Scope<'_> {
         })
     }
 
-    fn required<'v>(&self, value: Option<&'v Spanned<String>>, field: &str, stage: &Spanned<RawStage>) -> Fault<&'v Spanned<String>> {
+    fn required<'v>(
+        &self,
+        value: Option<&'v Spanned<String>>,
+        field: &str,
+        stage: &Spanned<RawStage>,
+    ) -> Fault<&'v Spanned<String>> {
         value.ok_or_else(|| self.missing(field, stage))
     }
 

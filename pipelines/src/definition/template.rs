@@ -72,7 +72,10 @@ impl Template {
         environment().render_str(&self.source, context! { ..stages, ..inputs }).map_err(|error| {
             let line = error.line().map(|line| format!(" in line {line}")).unwrap_or_default();
             let detail = error.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
-            Error::new(ErrorKind::Malformed, format!("the template cannot be filled in{line}: {}{detail}", error.kind()))
+            Error::new(
+                ErrorKind::Malformed,
+                format!("the template cannot be filled in{line}: {}{detail}", error.kind()),
+            )
         })
     }
 }

@@ -75,7 +75,9 @@ impl Checks<'_> {
         for (number, message) in input.messages.iter().enumerate() {
             let empty = message.parts.iter().all(|part| matches!(part, Part::Text(text) if text.is_empty()));
             if empty && message.role != Role::Assistant {
-                return Err(Error::new(ErrorKind::Malformed, "the message is empty").about(format!("messages[{number}]")));
+                return Err(
+                    Error::new(ErrorKind::Malformed, "the message is empty").about(format!("messages[{number}]"))
+                );
             }
             for (place, part) in message.parts.iter().enumerate() {
                 let param = format!("messages[{number}].content[{place}]");
@@ -97,21 +99,30 @@ impl Checks<'_> {
         self.text_bytes(bytes, "messages")?;
         self.count(media)?;
         self.models(options)?;
-        let turns: Vec<Turn<()>> = input.messages.iter().map(|message| Turn {
-            speaker: Speaker::from(message.role),
-            content: message.parts.iter().map(|part| match part {
-                Part::Text(text) => Content::Text(text.clone()),
-                Part::Image(_) => Content::Image(()),
-                Part::Audio(_) => Content::Audio(()),
-            }).collect(),
-        }).collect();
+        let turns: Vec<Turn<()>> = input
+            .messages
+            .iter()
+            .map(|message| Turn {
+                speaker: Speaker::from(message.role),
+                content: message
+                    .parts
+                    .iter()
+                    .map(|part| match part {
+                        Part::Text(text) => Content::Text(text.clone()),
+                        Part::Image(_) => Content::Image(()),
+                        Part::Audio(_) => Content::Audio(()),
+                    })
+                    .collect(),
+            })
+            .collect();
         self.turns_fit(&turns, "messages")
     }
 
     fn sense(&self, card: Option<&ModelCard>, what: &str, has: impl Fn(&ModelCard) -> bool, param: &str) -> Result<()> {
         match card {
             Some(card) if !has(card) => {
-                let others: Vec<&str> = self.service.cards().filter(|card| has(card)).map(|card| card.name.as_str()).collect();
+                let others: Vec<&str> =
+                    self.service.cards().filter(|card| has(card)).map(|card| card.name.as_str()).collect();
                 let hint = if others.is_empty() { String::new() } else { format!("; these do: {}", others.join(", ")) };
                 let text = format!("model `{}` does not take {what}{hint}", card.name);
                 Err(Error::new(ErrorKind::Unsupported, text).about(param))
@@ -166,7 +177,10 @@ impl Checks<'_> {
         self.file(bytes, param)?;
         let facts = image_facts(bytes).map_err(|error| stage_error(error).about(param))?;
         if facts.width as u64 * facts.height as u64 > self.limits.image_pixels {
-            let text = format!("the picture is {}x{}: at most {} pixels are taken", facts.width, facts.height, self.limits.image_pixels);
+            let text = format!(
+                "the picture is {}x{}: at most {} pixels are taken",
+                facts.width, facts.height, self.limits.image_pixels
+            );
             return Err(Error::new(ErrorKind::TooLarge, text).about(param));
         }
         Ok(())
@@ -176,7 +190,11 @@ impl Checks<'_> {
         self.file(bytes, param)?;
         let facts = audio_facts(bytes).map_err(|error| stage_error(error).about(param))?;
         if facts.length.seconds() > self.limits.audio_seconds {
-            let text = format!("the clip has {:.0} seconds: at most {:.0} are taken", facts.length.seconds(), self.limits.audio_seconds);
+            let text = format!(
+                "the clip has {:.0} seconds: at most {:.0} are taken",
+                facts.length.seconds(),
+                self.limits.audio_seconds
+            );
             return Err(Error::new(ErrorKind::TooLarge, text).about(param));
         }
         Ok(())
@@ -190,7 +208,8 @@ impl Checks<'_> {
             return Err(Error::new(ErrorKind::Malformed, text).about("options.logit_bias"));
         }
         if let Some(many) = options.max_tokens.filter(|&many| many > card.context) {
-            let text = format!("max_tokens is {many}: model `{}` holds {} tokens, prompt included", card.name, card.context);
+            let text =
+                format!("max_tokens is {many}: model `{}` holds {} tokens, prompt included", card.name, card.context);
             return Err(Error::new(ErrorKind::Malformed, text).about("options.max_tokens"));
         }
         Ok(())
@@ -199,7 +218,9 @@ impl Checks<'_> {
     /// Whether the prompt alone already fills the context, for a stage that waits for no other text.
     fn prompt_fits(&self, input: &Input, _options: &Options) -> Result<()> {
         let Some((_, stage)) = self.answering().filter(|(_, stage)| stage.uses.is_empty()) else { return Ok(()) };
-        let Ok(prompt) = stage.prompt.render(input.prompt.as_deref(), &std::collections::BTreeMap::new()) else { return Ok(()) };
+        let Ok(prompt) = stage.prompt.render(input.prompt.as_deref(), &std::collections::BTreeMap::new()) else {
+            return Ok(());
+        };
         self.turns_fit(&[Turn::text(Speaker::User, prompt)], "prompt")
     }
 
@@ -217,14 +238,20 @@ impl Checks<'_> {
         let most = card.context * BYTES_A_TOKEN;
         let tokens = if bytes > most {
             let beginning: String = texts.flat_map(str::chars).take(most).collect();
-            self.service.text(&card.name).and_then(|text| text.tokenizer().encode_plain(&beginning)).map(|ids| ids.len())
+            self.service
+                .text(&card.name)
+                .and_then(|text| text.tokenizer().encode_plain(&beginning))
+                .map(|ids| ids.len())
         } else {
             self.service.count_text(self.bound.models[at].as_deref().unwrap_or_default(), turns, SystemTime::now())
         };
         let tokens = tokens.map_err(|error| stage_error(error).about(param))?;
         if tokens >= card.context {
             let at_least = if bytes > most { "at least " } else { "" };
-            let text = format!("the prompt has {at_least}{tokens} tokens: model `{}` holds {}, answer included", card.name, card.context);
+            let text = format!(
+                "the prompt has {at_least}{tokens} tokens: model `{}` holds {}, answer included",
+                card.name, card.context
+            );
             return Err(Error::new(ErrorKind::TooLarge, text).about(param));
         }
         Ok(())

@@ -29,7 +29,13 @@ impl Job {
         let mut stream =
             self.service.answer(self.model(at), turns, self.answer_options(at, options)).await.map_err(stage_error)?;
         let queued = Instant::now();
-        self.tally.span(self.began, format!("{id}/layout"), asked, queued, format!("{} tokens", stream.usage().prompt_tokens));
+        self.tally.span(
+            self.began,
+            format!("{id}/layout"),
+            asked,
+            queued,
+            format!("{} tokens", stream.usage().prompt_tokens),
+        );
         let output = at == self.bound.definition.output;
         let (mut text, mut all_logprobs) = (String::new(), Vec::new());
         while let Some(event) = stream.next().await {
@@ -84,7 +90,9 @@ impl Job {
         }
         let prompt = fill(&stage.prompt)?;
         if prompt.trim().is_empty() && content.is_empty() {
-            return Err(Error::new(ErrorKind::Malformed, "there is nothing to answer: no prompt and no media").about("prompt"));
+            return Err(
+                Error::new(ErrorKind::Malformed, "there is nothing to answer: no prompt and no media").about("prompt")
+            );
         }
         if !prompt.is_empty() {
             content.push(Content::Text(prompt));
@@ -103,7 +111,9 @@ impl Job {
                 Ok::<_, Error>(match part {
                     Part::Text(text) => Content::Text(text.clone()),
                     Part::Image(bytes) => Content::Image(self.medium(Sense::Sight, model, bytes.clone(), named).await?),
-                    Part::Audio(bytes) => Content::Audio(self.medium(Sense::Hearing, model, bytes.clone(), named).await?),
+                    Part::Audio(bytes) => {
+                        Content::Audio(self.medium(Sense::Hearing, model, bytes.clone(), named).await?)
+                    }
                 })
             });
             let content = try_join_all(content).await?;
@@ -116,13 +126,17 @@ impl Job {
         let defaults = self.service.card(self.model(at)).map(|card| card.generation.clone()).unwrap_or_default();
         let neutral = Sampling::default();
         // Without a seed, answers differ between requests but not within one.
-        let entropy = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let entropy =
+            || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let sampling = Sampling {
             temperature: options.temperature.or(defaults.temperature).unwrap_or(neutral.temperature),
             top_k: options.top_k.or(defaults.top_k).unwrap_or(neutral.top_k),
             top_p: options.top_p.or(defaults.top_p).unwrap_or(neutral.top_p),
             min_p: options.min_p.unwrap_or(neutral.min_p),
-            repetition_penalty: options.repetition_penalty.or(defaults.repetition_penalty).unwrap_or(neutral.repetition_penalty),
+            repetition_penalty: options
+                .repetition_penalty
+                .or(defaults.repetition_penalty)
+                .unwrap_or(neutral.repetition_penalty),
             presence_penalty: options.presence_penalty.unwrap_or(neutral.presence_penalty),
             frequency_penalty: options.frequency_penalty.unwrap_or(neutral.frequency_penalty),
             logit_bias: options.logit_bias,
@@ -151,7 +165,8 @@ impl Job {
             self.tally.span(self.began, format!("{id}/{step}"), queued + from, queued + to.max(from), String::new());
         }
         let first = queued + times.first_token;
-        metrics::histogram!("weft_time_to_first_token_seconds").record(first.saturating_duration_since(self.began).as_secs_f64());
+        metrics::histogram!("weft_time_to_first_token_seconds")
+            .record(first.saturating_duration_since(self.began).as_secs_f64());
     }
 }
 

@@ -59,7 +59,8 @@ async fn run(job: &Arc<Job>) -> Result<()> {
         let needs: Vec<(usize, Wait)> = stage.needs().map(|used| (used, waits[used].clone())).collect();
         let job = Arc::clone(job);
         let work = async move {
-            let ready = try_join_all(needs.into_iter().map(|(used, wait)| async move { Ok::<_, Error>((used, wait.await?)) }));
+            let ready =
+                try_join_all(needs.into_iter().map(|(used, wait)| async move { Ok::<_, Error>((used, wait.await?)) }));
             let inputs: Inputs = ready.await?.into_iter().collect();
             stage_run(&job, at, &inputs).await.map(Arc::new)
         };
@@ -79,7 +80,9 @@ async fn stage_run(job: &Job, at: usize, inputs: &Inputs) -> Result<Output> {
         StageKind::Transcribe { options, .. } => job.transcribe(at, options).await?,
         StageKind::Generate(generate) => job.generate(at, generate, inputs).await?,
         StageKind::Text { template, .. } => {
-            let text = template.render(job.input.prompt.as_deref(), &job.texts(inputs)).map_err(|error| error.about(&stage.id))?;
+            let text = template
+                .render(job.input.prompt.as_deref(), &job.texts(inputs))
+                .map_err(|error| error.about(&stage.id))?;
             if at == job.bound.definition.output {
                 job.tell(Event::Text { delta: text.clone(), logprobs: Vec::new() }).await?;
             }

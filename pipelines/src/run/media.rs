@@ -32,8 +32,10 @@ impl Job {
 
     async fn media(&self, at: usize, sense: Sense, files: &[Bytes]) -> Result<(Output, String)> {
         let stages = &self.bound.definition.stages;
-        let takes = |stage: usize| matches!(&stages[stage].kind, StageKind::Generate(generate) if generate.media.contains(&at));
-        let mut models: Vec<&str> = (0..stages.len()).filter(|&stage| takes(stage)).map(|stage| self.model(stage)).collect();
+        let takes =
+            |stage: usize| matches!(&stages[stage].kind, StageKind::Generate(generate) if generate.media.contains(&at));
+        let mut models: Vec<&str> =
+            (0..stages.len()).filter(|&stage| takes(stage)).map(|stage| self.model(stage)).collect();
         models.sort_unstable();
         models.dedup();
         let word = if sense == Sense::Sight { "image" } else { "audio" };

@@ -45,11 +45,18 @@ impl Job {
                     }
                 }
                 TranscriptEvent::Finished(transcript) => {
-                    self.tally.span(self.began, format!("{id}/decode"), prepared, Instant::now(), format!("{tokens} tokens"));
+                    self.tally.span(
+                        self.began,
+                        format!("{id}/decode"),
+                        prepared,
+                        Instant::now(),
+                        format!("{tokens} tokens"),
+                    );
                     self.tally.usage(Usage { completion_tokens: tokens, ..Usage::default() });
                     let text = transcript.text.trim().to_owned();
                     let segments: Vec<_> = transcript.segments.into_iter().map(TranscriptSegment::from).collect();
-                    let note = format!("{:.2} s, {} segments, {}", transcript.duration, segments.len(), transcript.language);
+                    let note =
+                        format!("{:.2} s, {} segments, {}", transcript.duration, segments.len(), transcript.language);
                     let language = heard.or(Some(transcript.language));
                     self.tally.transcript(language, transcript.duration, segments);
                     if output {

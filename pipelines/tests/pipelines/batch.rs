@@ -109,7 +109,9 @@ async fn run_until(job: BatchJob, most: usize) -> Option<Result<BatchReport>> {
 async fn resume(folder: &Folder, errors: Option<PathBuf>, most: usize) -> Option<Result<BatchReport>> {
     for _ in 0..200 {
         match run_until(BatchJob { errors: errors.clone(), ..folder.job(true) }, most).await {
-            Some(Err(error)) if error.kind == ErrorKind::Overloaded => tokio::time::sleep(Duration::from_millis(5)).await,
+            Some(Err(error)) if error.kind == ErrorKind::Overloaded => {
+                tokio::time::sleep(Duration::from_millis(5)).await
+            }
             other => return other,
         }
     }
@@ -128,7 +130,12 @@ async fn a_job_killed_five_times_ends_with_every_line_once() {
             tokio::time::sleep(Duration::from_millis(20)).await;
             // What a kill leaves: any beginning of what was being appended.
             let length = std::fs::metadata(&output).unwrap().len();
-            std::fs::OpenOptions::new().write(true).open(&output).unwrap().set_len(length.saturating_sub(torn)).unwrap();
+            std::fs::OpenOptions::new()
+                .write(true)
+                .open(&output)
+                .unwrap()
+                .set_len(length.saturating_sub(torn))
+                .unwrap();
         }
         let report = resume(&folder, errors.clone(), usize::MAX).await.unwrap().unwrap();
         assert_eq!((report.total, report.skipped + report.succeeded + report.failed), (LINES, LINES));
@@ -147,7 +154,8 @@ async fn a_job_killed_five_times_ends_with_every_line_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_beginning_of_an_output_can_be_resumed() {
     let folder = Folder::new("prefix");
-    let requests: String = (0..12).map(|index| format!("{{\"custom_id\": \"é{index}\", \"prompt\": \"say {index}\"}}\n")).collect();
+    let requests: String =
+        (0..12).map(|index| format!("{{\"custom_id\": \"é{index}\", \"prompt\": \"say {index}\"}}\n")).collect();
     std::fs::write(folder.0.join("in.jsonl"), format!("\n{requests}\n  \n")).unwrap();
     let report = batch::run_with(folder.job(false), echo, |_| {}).await.unwrap();
     assert_eq!((report.total, report.succeeded), (12, 12));

@@ -21,7 +21,10 @@ fn every_sample_is_valid() {
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), SAMPLES.len());
     let ask = definition::parse("transcribe-then-ask.yaml", SAMPLES[4]).unwrap();
     assert_eq!(ask.name, "transcribe-then-ask");
-    assert_eq!((ask.inputs.audios, ask.inputs.prompt, ask.inputs.images), (Arity::Required, Arity::Optional, Arity::None));
+    assert_eq!(
+        (ask.inputs.audios, ask.inputs.prompt, ask.inputs.images),
+        (Arity::Required, Arity::Optional, Arity::None)
+    );
     let StageKind::Generate(answer) = &ask.stages[ask.output].kind else { panic!("{ask:?}") };
     assert_eq!((answer.uses.as_slice(), answer.options.max_tokens), (&[0][..], Some(200)));
 }
@@ -69,13 +72,25 @@ fn wrong_types_are_refused_where_they_stand() {
     let text = "  - id: note\n    kind: text\n    template: hi {{ inputs.prompt }}\n\n  - id: answer\n";
     let text = changed("  - id: answer\n", text).replacen("[picture, clip]", "[picture, note, clip]", 1);
     points(&text, "note, clip", &["makes text", "{{ note.output }}"]);
-    points(&changed("{{ inputs.prompt }}", "{{ inputs.prompt }} {{ picture.output }}"), "picture", &["makes pictures", "media: [picture]"]);
+    points(
+        &changed("{{ inputs.prompt }}", "{{ inputs.prompt }} {{ picture.output }}"),
+        "picture",
+        &["makes pictures", "media: [picture]"],
+    );
     points(&changed("{{ inputs.prompt }}", "{{ inputs.images }}"), "images", &["which a template cannot hold"]);
     points(&changed("output: answer", "output: clip"), "clip", &["makes no text"]);
     points(&changed("max_tokens: 128", "temperature: 3.5"), "temperature", &["temperature is 3.5", "0 to 2"]);
     points(&changed("max_tokens: 128", "max_tokens: many"), "many", &[]);
-    points(&changed("kind: image # works on inputs.images", "kind: image\n    from: inputs.audios"), "inputs.audios", &["works on `inputs.images`"]);
-    points(&changed("kind: image # works on inputs.images", "kind: image\n    media: [clip]"), "media", &["has no field `media`", "it has: id, kind, from"]);
+    points(
+        &changed("kind: image # works on inputs.images", "kind: image\n    from: inputs.audios"),
+        "inputs.audios",
+        &["works on `inputs.images`"],
+    );
+    points(
+        &changed("kind: image # works on inputs.images", "kind: image\n    media: [clip]"),
+        "media",
+        &["has no field `media`", "it has: id, kind, from"],
+    );
 }
 
 #[test]

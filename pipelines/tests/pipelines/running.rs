@@ -50,7 +50,8 @@ fn golden() -> Value {
 
 /// A golden case's messages with their media read.
 fn conversation(case: &Value) -> Input {
-    let media = |file: &Value| std::fs::read(root().join("tests/golden/media").join(file.as_str().unwrap())).unwrap().into();
+    let media =
+        |file: &Value| std::fs::read(root().join("tests/golden/media").join(file.as_str().unwrap())).unwrap().into();
     let part = |part: &Value| match part["type"].as_str().unwrap() {
         "text" => Part::Text(part["text"].as_str().unwrap().into()),
         "image" => Part::Image(media(&part["image"])),
@@ -112,7 +113,10 @@ async fn stop_texts_and_logprobs_reach_the_caller() {
     let stopped = runtime.run(asked).unwrap().finish().await.unwrap();
     assert_eq!(stopped.finish_reason, Some(FinishReason::Stop));
     assert_eq!(Some(stopped.text.len()), plain.text.find(&stop));
-    assert!(!stopped.logprobs.is_empty() && stopped.logprobs.iter().all(|token| token.top.len() == 2 && token.logprob <= 0.0));
+    assert!(
+        !stopped.logprobs.is_empty()
+            && stopped.logprobs.iter().all(|token| token.top.len() == 2 && token.logprob <= 0.0)
+    );
 }
 
 #[track_caller]
@@ -210,7 +214,10 @@ async fn a_pipeline_without_its_model_is_listed_with_the_reason() {
     let runtime = Runtime::start(RuntimeConfig { pipelines: vec![folder.0.clone()], ..config() }).await.unwrap();
     let listed = runtime.pipelines().into_iter().find(|pipeline| pipeline.name == "hear").unwrap();
     let reason = listed.unavailable.unwrap();
-    assert!(reason.contains("hear.yaml:7:12") && reason.contains("whisper-nowhere") && reason.contains("ask a friend"), "{reason}");
+    assert!(
+        reason.contains("hear.yaml:7:12") && reason.contains("whisper-nowhere") && reason.contains("ask a friend"),
+        "{reason}"
+    );
     let error = refused(&runtime, request(Target::Pipeline("hear".into()), Input::default()));
     assert_eq!(error.kind, ErrorKind::NotFound);
     assert!(error.message.contains("ask a friend"), "{error}");

@@ -103,7 +103,8 @@ impl Service {
         if options.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(StageError::new(ErrorKind::Deadline, "the time for this request is up"));
         }
-        let media_tokens = prompt.iter().map(|segment| if let Segment::Media(ticket) = segment { ticket.tokens() } else { 0 });
+        let media_tokens =
+            prompt.iter().map(|segment| if let Segment::Media(ticket) = segment { ticket.tokens() } else { 0 });
         let media_tokens: usize = media_tokens.sum();
         let text_tokens: usize =
             prompt.iter().map(|segment| if let Segment::Text(ids) = segment { ids.len() } else { 0 }).sum();

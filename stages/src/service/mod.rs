@@ -137,7 +137,10 @@ impl Service {
     pub async fn image(&self, model: &str, bytes: Bytes, class: Class) -> Result<Lease> {
         let served = self.served(model)?;
         let processor = served.model.card().image.clone().ok_or_else(|| {
-            StageError::unsupported(format!("model `{model}` does not take pictures{}", self.others(|card| card.image.is_some())))
+            StageError::unsupported(format!(
+                "model `{model}` does not take pictures{}",
+                self.others(|card| card.image.is_some())
+            ))
         })?;
         let prepared = self.inner.stages.image(bytes, Arc::new(processor)).await?;
         queue(&served.model, prepared, class, Medium::Image)
@@ -150,7 +153,10 @@ impl Service {
         let hears = card.audio.clone().filter(|_| card.family != Family::Whisper);
         let processor = hears.ok_or_else(|| {
             let takes = |card: &ModelCard| card.audio.is_some() && card.family != Family::Whisper;
-            StageError::unsupported(format!("model `{model}` does not take clips in a conversation{}", self.others(takes)))
+            StageError::unsupported(format!(
+                "model `{model}` does not take clips in a conversation{}",
+                self.others(takes)
+            ))
         })?;
         let prepared = self.inner.stages.audio(bytes, Arc::new(processor)).await?;
         let lease = queue(&served.model, prepared, class, Medium::Audio)?;

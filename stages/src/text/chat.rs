@@ -67,10 +67,15 @@ impl TextModel {
     /// `now` is what templates take for the date.
     pub fn layout<M: Clone>(&self, turns: &[Turn<M>], now: SystemTime) -> Result<Vec<Piece>> {
         let ids = self.prompt(turns, now)?;
-        let count = |image: bool| {
-            let media = turns.iter().flat_map(|turn| &turn.content);
-            media.filter(|content| if image { matches!(content, Content::Image(_)) } else { matches!(content, Content::Audio(_)) }).count()
-        };
+        let count =
+            |image: bool| {
+                let media = turns.iter().flat_map(|turn| &turn.content);
+                media
+                    .filter(|content| {
+                        if image { matches!(content, Content::Image(_)) } else { matches!(content, Content::Audio(_)) }
+                    })
+                    .count()
+            };
         self.split(&ids, count(true), count(false))
     }
 

@@ -127,9 +127,7 @@ impl Detokeniser {
                     self.stripped(text)
                 }
             },
-            Rule::Marks { mark, drop_first } => {
-                token.replace(mark, if first && drop_first { "" } else { " " })
-            }
+            Rule::Marks { mark, drop_first } => token.replace(mark, if first && drop_first { "" } else { " " }),
             Rule::Whole => {
                 self.ids.push(id);
                 self.whole(false)

@@ -29,7 +29,7 @@ impl TextTokenizer {
             TokenizerSource::Gguf(vocabulary) => super::gguf::tokenizer(vocabulary)?,
         };
         full.with_padding(None);
-        let _untruncated = full.with_truncation(None);
+        full.with_truncation(None).map_err(|error| unreadable(&error))?;
         let added = full.get_added_tokens_decoder();
         let special = |id: &u32, token: &tokenizers::AddedToken| token.special || placeholders.contains(id);
         let mut guarded: Vec<_> = added.iter().filter(|(id, token)| special(id, token)).collect();
