@@ -3,8 +3,8 @@
 //! Everything here is naive on purpose: it is the reference for the packed kernels, and the reader through which they
 //! repack. Layouts follow ggml (`ggml-quants.c`); [`read`] gives every format as the same [`Codes`].
 
-mod groups32;
 mod groups256;
+mod groups32;
 
 pub(crate) use groups256::scale_and_minimum;
 
@@ -80,9 +80,7 @@ pub fn dequantize(data: &WeightData<'_>) -> Vec<f32> {
     match data.format {
         WeightFormat::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
         WeightFormat::F16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-        WeightFormat::BF16 => {
-            bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
-        }
+        WeightFormat::BF16 => bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
         format => {
             let mut out = Vec::with_capacity(data.rows * data.cols);
             for block in bytes.chunks_exact(format.block_bytes()) {

@@ -8,9 +8,9 @@ use half::{bf16, f16};
 
 use super::dense::{DenseProduct, Element, RowShape, Rows};
 use super::quant::{self, ActivationBlock, Format, QuantTile};
-use super::simd::{Level, Portable, Simd};
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Avx2, Avx512};
+use super::simd::{Level, Portable, Simd};
 use super::weight::with_format;
 use super::{Buffer, Output, PackedWeight, dense};
 use crate::cpu::pool::Pool;
@@ -107,10 +107,7 @@ unsafe fn group<S: Simd>(pool: &Pool, x: &[f32], rows: usize, parts: &mut [Produ
     }
 
     let input = Rows { packed: packed.as_ref().map_or(x, |b: &Buffer| b.as_elements()), shape };
-    let outputs: Vec<_> = parts
-        .iter_mut()
-        .map(|p| (p.weight, p.bias, Output::new(p.out)))
-        .collect();
+    let outputs: Vec<_> = parts.iter_mut().map(|p| (p.weight, p.bias, Output::new(p.out))).collect();
     pool.run(tasks.len(), &|index| {
         let Task { part, panels, blocks } = &tasks[index];
         let (weight, bias, out) = &outputs[*part];
@@ -151,8 +148,7 @@ fn tasks<S: Simd>(pool: &Pool, shape: &RowShape, parts: &[ProductPart<'_>]) -> V
     let mut tasks = Vec::with_capacity(2 * wanted);
     for (part, ProductPart { weight, .. }) in parts.iter().enumerate() {
         let panels = weight.rows().div_ceil(weight.panel_rows());
-        let row_chunks =
-            if weight.is_dense() { shape.blocks.div_ceil(shape.task_blocks::<S>()) } else { 1 };
+        let row_chunks = if weight.is_dense() { shape.blocks.div_ceil(shape.task_blocks::<S>()) } else { 1 };
         // Its share of the tasks by bytes; several rows are worth a task sooner.
         let share = (wanted * weight.bytes()).div_ceil(total.max(1)).div_ceil(row_chunks);
         let worth = (weight.bytes() * shape.rows.min(8)).div_ceil(TASK_BYTES);

@@ -81,7 +81,8 @@ fn equals_the_reference() {
             let x: Vec<f32> = noise(rows * cols, 3).iter().map(|v| 2.0 * v + 0.3).collect();
             let bias = noise(outputs, 4);
             for bias in [None, Some(&bias[..])] {
-                let seen = if format.block_elements() == 1 { x.iter().map(|v| f64::from(*v)).collect() } else { rounded(&x) };
+                let seen =
+                    if format.block_elements() == 1 { x.iter().map(|v| f64::from(*v)).collect() } else { rounded(&x) };
                 let want = reference(&seen, &dequantize(&data), cols, bias);
                 for level in levels() {
                     let packed = PackedWeight::with_level(&data, level).expect("packs");
@@ -168,7 +169,7 @@ fn rows_read_back_exactly() {
 #[test]
 fn rounding_to_8_bits_stays_within_half_a_step() {
     let x = noise(32 * 50, 12);
-    for (x, (seen, _)) in x.chunks_exact(32).zip(rounded(&x).chunks_exact(32).map(|c| (c, ()))) {
+    for (x, seen) in x.chunks_exact(32).zip(rounded(&x).chunks_exact(32)) {
         let step = x.iter().fold(0.0f32, |a, v| a.max(v.abs())) / 127.0;
         assert!(x.iter().zip(seen).all(|(x, y)| (f64::from(*x) - y).abs() <= 0.5001 * f64::from(step)));
     }

@@ -26,14 +26,38 @@ pub struct PackedWeight {
 macro_rules! with_format {
     ($value:expr, $format:ident => $body:expr) => {
         match $value {
-            WeightFormat::Q4_0 => { type $format = quant::Q4_0; $body }
-            WeightFormat::Q4_1 => { type $format = quant::Q4_1; $body }
-            WeightFormat::Q5_0 => { type $format = quant::Q5_0; $body }
-            WeightFormat::Q5_1 => { type $format = quant::Q5_1; $body }
-            WeightFormat::Q8_0 => { type $format = quant::Q8_0; $body }
-            WeightFormat::Q4K => { type $format = quant::Q4K; $body }
-            WeightFormat::Q5K => { type $format = quant::Q5K; $body }
-            WeightFormat::Q6K => { type $format = quant::Q6K; $body }
+            WeightFormat::Q4_0 => {
+                type $format = quant::Q4_0;
+                $body
+            }
+            WeightFormat::Q4_1 => {
+                type $format = quant::Q4_1;
+                $body
+            }
+            WeightFormat::Q5_0 => {
+                type $format = quant::Q5_0;
+                $body
+            }
+            WeightFormat::Q5_1 => {
+                type $format = quant::Q5_1;
+                $body
+            }
+            WeightFormat::Q8_0 => {
+                type $format = quant::Q8_0;
+                $body
+            }
+            WeightFormat::Q4K => {
+                type $format = quant::Q4K;
+                $body
+            }
+            WeightFormat::Q5K => {
+                type $format = quant::Q5K;
+                $body
+            }
+            WeightFormat::Q6K => {
+                type $format = quant::Q6K;
+                $body
+            }
             WeightFormat::F32 | WeightFormat::F16 | WeightFormat::BF16 => unreachable!("a dense format"),
         }
     };

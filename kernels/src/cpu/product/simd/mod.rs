@@ -14,9 +14,9 @@ mod avx2;
 mod avx512;
 mod portable;
 
+pub(super) use portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub(super) use {avx2::Avx2, avx512::Avx512};
-pub(super) use portable::Portable;
 
 /// An instruction set that products have kernels for.
 ///
@@ -42,9 +42,7 @@ impl Level {
             Self::Portable => true,
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => {
-                is_x86_feature_detected!("avx2")
-                    && is_x86_feature_detected!("fma")
-                    && is_x86_feature_detected!("f16c")
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => {
