@@ -1,9 +1,10 @@
 //! How near the products come to what the machine can do, in one run: multiply-add peak and read bandwidth first, then
 //! shapes of real models as fractions of them.
 //!
-//! `cargo bench -p weft-kernels --bench products [-- filter] [threads=2] [level=avx2]`
+//! `cargo bench -p weft-kernels --bench products [-- filter] [threads=2] [level=avx2] [shape=4x768x128]`
 //!
-//! Every figure is the best of several short runs, since other processes only ever add time.
+//! Every figure is the best of several short runs, since other processes only ever add time. On a busy Linux machine
+//! even that is noise: `clock=cpu` runs one thread and gives the mean of its processor time.
 
 #![expect(clippy::print_stdout, reason = "a report for people")]
 #![expect(unsafe_code, reason = "the peak loop uses intrinsics of a level that was detected")]
@@ -11,6 +12,7 @@
 use std::borrow::Cow;
 use std::hint::black_box;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use weft_kernels::cpu::pool::Pool;
@@ -20,6 +22,20 @@ use weft_kernels::weights::{WeightData, WeightFormat};
 
 /// Time spent on each figure.
 const PATIENCE: Duration = Duration::from_millis(400);
+
+const FORMATS: [WeightFormat; 11] = [
+    WeightFormat::F32,
+    WeightFormat::F16,
+    WeightFormat::BF16,
+    WeightFormat::Q4_0,
+    WeightFormat::Q4_1,
+    WeightFormat::Q5_0,
+    WeightFormat::Q5_1,
+    WeightFormat::Q8_0,
+    WeightFormat::Q4K,
+    WeightFormat::Q5K,
+    WeightFormat::Q6K,
+];
 
 struct Machine {
     pool: Arc<Pool>,
@@ -32,6 +48,17 @@ struct Machine {
 
 fn best(mut run: impl FnMut()) -> f64 {
     run();
+    if CPU_CLOCK.load(Ordering::Relaxed) {
+        let (start, mut runs) = (cpu_seconds(), 0);
+        loop {
+            run();
+            runs += 1;
+            let spent = cpu_seconds() - start;
+            if spent >= PATIENCE.as_secs_f64() {
+                return spent / f64::from(runs);
+            }
+        }
+    }
     let (start, mut best) = (Instant::now(), f64::INFINITY);
     while start.elapsed() < PATIENCE {
         let once = Instant::now();
@@ -41,14 +68,30 @@ fn best(mut run: impl FnMut()) -> f64 {
     best
 }
 
+static CPU_CLOCK: AtomicBool = AtomicBool::new(false);
+
+/// Processor time of this thread, a scheduler tick at most behind.
+fn cpu_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("clock=cpu needs Linux");
+    let nanoseconds: f64 = text.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+    nanoseconds / 1e9
+}
+
 fn main() {
     let mut filter = String::new();
+    let mut shape = None;
     let (mut threads, mut level) = (2, Level::detect());
     for argument in std::env::args().skip(1) {
         if let Some(n) = argument.strip_prefix("threads=") {
             threads = n.parse().unwrap_or(threads);
         } else if let Some(name) = argument.strip_prefix("level=") {
             level = Level::ALL.into_iter().find(|l| l.to_string() == name).unwrap_or(level);
+        } else if let Some(text) = argument.strip_prefix("shape=") {
+            let sizes: Vec<usize> = text.split('x').filter_map(|n| n.parse().ok()).collect();
+            shape = Some((sizes[0], sizes[1], sizes[2]));
+        } else if argument == "clock=cpu" {
+            CPU_CLOCK.store(true, Ordering::Relaxed);
+            threads = 1;
         } else if !argument.starts_with("--") {
             filter = argument;
         }
@@ -59,9 +102,13 @@ fn main() {
     }
     let (peak, bandwidth) = (peak(&pool, level), bandwidth(&pool));
     println!("{threads} threads, {level}: read {:.1} GB/s", bandwidth / 1e9);
-    let empty = best(|| (0..1000).for_each(|_| pool.run(2, &|i| drop(black_box(i)))));
+    let empty = best(|| (0..1000).for_each(|_| pool.run(2, &|i| _ = black_box(i))));
     println!("empty job: {:.2} us", empty * 1e3);
     let machine = Machine { pool, level, peak, bandwidth };
+    if let Some(shape) = shape {
+        FORMATS.into_iter().for_each(|format| machine.product(shape, format, false));
+        return;
+    }
     let shows = |name: &str| name.contains(&filter);
     if shows("dense") {
         machine.dense();
@@ -121,14 +168,13 @@ impl Machine {
     }
 
     fn quantised(&self) {
-        use WeightFormat::{Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-        for format in [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K] {
+        for format in &FORMATS[3..] {
             for rows in [1, 4, 512] {
-                self.product((rows, 768, 3072), format, rows < 512);
+                self.product((rows, 768, 3072), *format, rows < 512);
             }
         }
         for rows in [1, 2, 3, 4, 5, 8, 16, 32, 64] {
-            self.product((rows, 576, 1536), Q4_1, true);
+            self.product((rows, 576, 1536), WeightFormat::Q4_1, true);
         }
     }
 
@@ -207,6 +253,7 @@ fn peak(pool: &Pool, level: Level) -> f64 {
                 let mut sums = [[1.0f32; 4]; 8];
                 for _ in 0..black_box(ROUNDS) {
                     sums.iter_mut().flatten().for_each(|s| *s = *s * 0.999 + 0.001);
+                    sums = black_box(sums);
                 }
                 black_box(sums);
             }

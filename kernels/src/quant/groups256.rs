@@ -13,8 +13,8 @@ use super::{Codes, half_at, inverse, put_half};
 pub(super) fn read_q4k(block: &[u8], sub: usize) -> Codes {
     let mut codes = read_header(block, sub);
     let nibbles = &block[16 + 32 * (sub / 2)..];
-    for i in 0..32 {
-        codes.code[i] = nibbles[i] >> (4 * (sub % 2)) & 15;
+    for (code, nibbles) in codes.code.iter_mut().zip(nibbles) {
+        *code = nibbles >> (4 * (sub % 2)) & 15;
     }
     codes
 }

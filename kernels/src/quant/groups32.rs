@@ -10,9 +10,9 @@ use super::{Codes, half_at, inverse, put_half};
 pub(super) fn read_q4(block: &[u8], minimum: bool) -> Codes {
     let nibbles = &block[if minimum { 4 } else { 2 }..];
     let mut codes = header(block, minimum, 8);
-    for i in 0..16 {
-        codes.code[i] = nibbles[i] & 15;
-        codes.code[i + 16] = nibbles[i] >> 4;
+    for (i, nibbles) in nibbles[..16].iter().enumerate() {
+        codes.code[i] = nibbles & 15;
+        codes.code[i + 16] = nibbles >> 4;
     }
     codes
 }
@@ -23,9 +23,9 @@ pub(super) fn read_q5(block: &[u8], minimum: bool) -> Codes {
     let high = u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
     let nibbles = &block[at + 4..];
     let mut codes = header(block, minimum, 16);
-    for i in 0..16 {
-        codes.code[i] = nibbles[i] & 15 | ((high >> i & 1) as u8) << 4;
-        codes.code[i + 16] = nibbles[i] >> 4 | ((high >> (i + 16) & 1) as u8) << 4;
+    for (i, nibbles) in nibbles[..16].iter().enumerate() {
+        codes.code[i] = nibbles & 15 | ((high >> i & 1) as u8) << 4;
+        codes.code[i + 16] = nibbles >> 4 | ((high >> (i + 16) & 1) as u8) << 4;
     }
     codes
 }

@@ -22,6 +22,8 @@ use super::simd::Simd;
 pub(super) const PANEL: usize = 32;
 /// Inputs after which packed rows are cut.
 const DEPTH: usize = 512;
+/// How far ahead of their use weights are fetched, in bytes.
+const AHEAD: usize = 2048;
 /// Rows of the largest tile that converts 16-bit elements as it goes.
 const NARROW_ROWS: usize = 4;
 /// Rows that a task keeps in the second-level cache.
@@ -171,8 +173,26 @@ impl RowShape {
 /// Transposes `rows` rows of `x`, `stride` apart, so that each input's values lie together.
 #[inline(always)]
 pub(super) fn pack_rows(x: &[f32], stride: usize, rows: usize, to: &mut [f32]) {
+    /// A square that the compiler transposes in registers.
+    const SIDE: usize = 4;
     let depth = to.len() / rows;
-    for row in 0..rows {
+    let whole = depth - depth % SIDE;
+    let mut row = 0;
+    while row + SIDE <= rows {
+        let lines: [&[f32]; SIDE] = std::array::from_fn(|i| &x[(row + i) * stride..][..depth]);
+        for at in (0..whole).step_by(SIDE) {
+            let square: [[f32; SIDE]; SIDE] = std::array::from_fn(|i| std::array::from_fn(|j| lines[i][at + j]));
+            for j in 0..SIDE {
+                let column: [f32; SIDE] = std::array::from_fn(|i| square[i][j]);
+                to[(at + j) * rows + row..][..SIDE].copy_from_slice(&column);
+            }
+        }
+        for at in whole..depth {
+            (0..SIDE).for_each(|i| to[at * rows + row + i] = lines[i][at]);
+        }
+        row += SIDE;
+    }
+    for row in row..rows {
         let line = &x[row * stride..][..depth];
         for (value, to) in line.iter().zip(to[row..].iter_mut().step_by(rows)) {
             *to = *value;
@@ -185,8 +205,11 @@ pub(super) fn pack_rows(x: &[f32], stride: usize, rows: usize, to: &mut [f32]) {
 pub(super) fn widen<S: Simd, E: Element>(from: &[E], to: &mut [f32]) {
     assert!(from.len() == to.len() && from.len().is_multiple_of(S::LANES));
     for at in (0..from.len()).step_by(S::LANES) {
-        // SAFETY: in bounds by the check above; called where the level of `S` is available.
-        unsafe { S::store(to.as_mut_ptr().add(at), E::load::<S>(from.as_ptr().add(at))) };
+        // SAFETY: in bounds by the check above, prefetches may be anywhere; called where the level of `S` is available.
+        unsafe {
+            S::prefetch(from.as_ptr().wrapping_add(at).cast::<u8>().wrapping_add(AHEAD));
+            S::store(to.as_mut_ptr().add(at), E::load::<S>(from.as_ptr().add(at)));
+        }
     }
 }
 
@@ -211,8 +234,6 @@ pub(super) struct DenseTile<E> {
 /// The pointers of the tile cover what its fields say, and the processor has the level of `S`.
 #[inline(always)]
 pub(super) unsafe fn tile<S: Simd, E: Element, const ROWS: usize, const VECTORS: usize>(t: &DenseTile<E>) {
-    /// How far ahead of the products weights are fetched, in bytes.
-    const AHEAD: usize = 2048;
     if ROWS >= E::WIDEN_FROM {
         unreachable!("widened before");
     }
@@ -232,10 +253,8 @@ pub(super) unsafe fn tile<S: Simd, E: Element, const ROWS: usize, const VECTORS:
             for (v, w) in w.iter_mut().enumerate() {
                 *w = E::load::<S>(weight.add(v * S::LANES));
             }
-            if ROWS <= 4 {
-                for line in 0..(VECTORS * S::LANES * size_of::<E>()).div_ceil(64) {
-                    S::prefetch(weight.cast::<u8>().wrapping_add(AHEAD + 64 * line));
-                }
+            for line in 0..(VECTORS * S::LANES * size_of::<E>()).div_ceil(64) {
+                S::prefetch(weight.cast::<u8>().wrapping_add(AHEAD + 64 * line));
             }
             for (row, sums) in sums.iter_mut().enumerate() {
                 let value = S::splat(*x.add(row));

@@ -99,6 +99,23 @@ pub(super) struct ActivationBlock {
     pub(super) sums: [i32; 3],
 }
 
+impl ActivationBlock {
+    /// From the sums of the codes of each half.
+    #[inline(always)]
+    pub(super) fn new(scale: f32, [low, high]: [i32; 2]) -> Self {
+        // Wraps only beside a scale that is not a number.
+        let total = low.wrapping_add(high);
+        Self { scale, scaled_sum: scale * total as f32, sums: [low, high, total] }
+    }
+}
+
+/// The value of a code step for the largest magnitude of a block, and what turns values into steps.
+#[inline(always)]
+pub(super) fn scale_and_factor(largest: f32) -> (f32, f32) {
+    // Below this, the factor could overflow.
+    if largest < 1e-30 { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) }
+}
+
 /// Rounds whole blocks of 32 values. A block that holds a NaN gets a NaN scale; infinities give infinities or NaN.
 #[inline(always)]
 pub(super) fn quantize_rows(x: &[f32], codes: &mut [i8], blocks: &mut [ActivationBlock]) {
@@ -107,9 +124,7 @@ pub(super) fn quantize_rows(x: &[f32], codes: &mut [i8], blocks: &mut [Activatio
     for ((x, codes), block) in x.chunks_exact(32).zip(codes.chunks_exact_mut(32)).zip(blocks) {
         // As integers, magnitudes order like the floats they are, with NaN above all.
         let largest = x.iter().fold(0, |largest: i32, v| largest.max((v.to_bits() & 0x7fff_ffff) as i32));
-        let largest = f32::from_bits(largest as u32);
-        let tiny = largest < 1e-30;
-        let (scale, factor) = if tiny { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) };
+        let (scale, factor) = scale_and_factor(f32::from_bits(largest as u32));
         let mut sums = [0i32; 2];
         for (half, sum) in sums.iter_mut().enumerate() {
             for i in 16 * half..16 * half + 16 {
@@ -118,8 +133,7 @@ pub(super) fn quantize_rows(x: &[f32], codes: &mut [i8], blocks: &mut [Activatio
                 *sum += i32::from(code as i8);
             }
         }
-        let total = sums[0] + sums[1];
-        *block = ActivationBlock { scale, scaled_sum: scale * total as f32, sums: [sums[0], sums[1], total] };
+        *block = ActivationBlock::new(scale, sums);
     }
 }
 
@@ -208,13 +222,20 @@ pub(super) unsafe fn tile<S: Simd, F: Format, const ROWS: usize, const PARTS: us
         }
         for (row, sums) in sums.iter().enumerate() {
             let out = t.out.add(row * t.out_stride);
+            if t.columns == PANEL {
+                for (part, sum) in sums.iter().enumerate() {
+                    let at = part * S::LANES;
+                    let sum = if t.bias.is_null() { *sum } else { S::add(*sum, S::load(t.bias.add(at))) };
+                    S::store(out.add(at), sum);
+                }
+                continue;
+            }
             let mut results = [0.0f32; PANEL];
             for (part, sum) in sums.iter().enumerate() {
                 S::store(results.as_mut_ptr().add(part * S::LANES), *sum);
             }
             for (column, result) in results.iter().enumerate().take(t.columns) {
-                let bias = if t.bias.is_null() { 0.0 } else { *t.bias.add(column) };
-                *out.add(column) = result + bias;
+                *out.add(column) = if t.bias.is_null() { *result } else { *result + *t.bias.add(column) };
             }
         }
     }

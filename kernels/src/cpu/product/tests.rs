@@ -169,7 +169,7 @@ fn rows_read_back_exactly() {
 #[test]
 fn rounding_to_8_bits_stays_within_half_a_step() {
     let x = noise(32 * 50, 12);
-    for (x, (seen, _)) in x.chunks_exact(32).zip(rounded(&x).chunks_exact(32).map(|c| (c, ()))) {
+    for (x, seen) in x.chunks_exact(32).zip(rounded(&x).chunks_exact(32)) {
         let step = x.iter().fold(0.0f32, |a, v| a.max(v.abs())) / 127.0;
         assert!(x.iter().zip(seen).all(|(x, y)| (f64::from(*x) - y).abs() <= 0.5001 * f64::from(step)));
     }

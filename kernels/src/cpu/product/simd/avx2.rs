@@ -114,7 +114,7 @@ impl Simd for Avx2 {
     }
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn quantize_rows(x: &[f32], codes: &mut [i8], blocks: &mut [ActivationBlock]) {
-        quant::quantize_rows(x, codes, blocks);
+        quantize_rows(x, codes, blocks);
     }
 }
 
@@ -154,5 +154,29 @@ impl Bytes for Avx2 {
     #[inline(always)]
     unsafe fn add_i32(a: __m256i, b: __m256i) -> __m256i {
         _mm256_add_epi32(a, b)
+    }
+}
+
+/// [`quant::quantize_rows`], the same bits for all numbers.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn quantize_rows(x: &[f32], codes: &mut [i8], blocks: &mut [ActivationBlock]) {
+    let magnitude = _mm256_set1_epi32(0x7fff_ffff);
+    // What packing across 128-bit halves does to groups of four codes, undone.
+    let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    for ((x, codes), block) in x.chunks_exact(32).zip(codes.chunks_exact_mut(32)).zip(blocks) {
+        let x: [__m256; 4] = std::array::from_fn(|i| _mm256_loadu_ps(x.as_ptr().add(8 * i)));
+        let bits = x.map(|x| _mm256_and_si256(_mm256_castps_si256(x), magnitude));
+        let largest = _mm256_max_epi32(_mm256_max_epi32(bits[0], bits[1]), _mm256_max_epi32(bits[2], bits[3]));
+        let largest = _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256::<1>(largest));
+        let largest = _mm_max_epi32(largest, _mm_shuffle_epi32::<0b01_00_11_10>(largest));
+        let largest = _mm_max_epi32(largest, _mm_shuffle_epi32::<0b10_11_00_01>(largest));
+        let (scale, factor) = quant::scale_and_factor(f32::from_bits(_mm_cvtsi128_si32(largest) as u32));
+        let code = x.map(|x| _mm256_cvtps_epi32(_mm256_mul_ps(x, _mm256_set1_ps(factor))));
+        let halves = _mm256_hadd_epi32(_mm256_add_epi32(code[0], code[1]), _mm256_add_epi32(code[2], code[3]));
+        let halves = _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves));
+        let halves = _mm_hadd_epi32(halves, halves);
+        let bytes = _mm256_packs_epi16(_mm256_packs_epi32(code[0], code[1]), _mm256_packs_epi32(code[2], code[3]));
+        _mm256_storeu_si256(codes.as_mut_ptr().cast(), _mm256_permutevar8x32_epi32(bytes, order));
+        *block = ActivationBlock::new(scale, [_mm_extract_epi32::<0>(halves), _mm_extract_epi32::<1>(halves)]);
     }
 }

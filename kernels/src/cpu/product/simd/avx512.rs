@@ -114,7 +114,7 @@ impl Simd for Avx512 {
     }
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     unsafe fn quantize_rows(x: &[f32], codes: &mut [i8], blocks: &mut [ActivationBlock]) {
-        quant::quantize_rows(x, codes, blocks);
+        super::avx2::quantize_rows(x, codes, blocks);
     }
 }
 
