@@ -77,24 +77,36 @@ fn smollm2_as_stored_begins_like_the_reference() {
     assert!(lengths.iter().sum::<usize>() >= 64, "{lengths:?}");
 }
 
-#[test]
-#[ignore = "needs real weights: run tests/weights/fetch, set WEFT_WEIGHTS_CACHE, pass --ignored"]
-fn smollm2_perplexity_equals_the_reference() {
+/// Perplexity of the paragraph relative to the reference's, minus one.
+fn perplexity_error(precision: Precision) -> f64 {
     let golden: Value = serde_json::from_str(GOLDEN).unwrap();
     let ids = numbers(&golden["perplexity"]["ids"]);
     let expected = golden["perplexity"]["perplexity"].as_f64().unwrap();
-    // Observed: see the printed figures; the quantised path may differ by 1%.
-    for (precision, tolerance) in [(Precision::Float32, 1e-4), (Precision::Stored, 0.01)] {
-        let (backend, model) = load(&golden, precision);
-        let logits = every_row(&backend, &model, &ids);
-        let surprise = logits.chunks_exact(model.card().vocabulary).zip(&ids[1..]).map(|(row, &next)| {
-            let largest = row.iter().fold(f32::MIN, |max, &x| max.max(x));
-            let sum: f64 = row.iter().map(|&x| f64::from(x - largest).exp()).sum();
-            sum.ln() - f64::from(row[next as usize] - largest)
-        });
-        let perplexity = (surprise.sum::<f64>() / (ids.len() - 1) as f64).exp();
-        let error = (perplexity / expected - 1.0).abs();
-        println!("{precision:?}: perplexity {perplexity:.4}, the reference's {expected:.4} ({error:.1e} apart)");
-        assert!(error <= tolerance, "{precision:?}: {perplexity} against {expected}");
-    }
+    let (backend, model) = load(&golden, precision);
+    let logits = every_row(&backend, &model, &ids);
+    let surprise = logits.chunks_exact(model.card().vocabulary).zip(&ids[1..]).map(|(row, &next)| {
+        let largest = row.iter().fold(f32::MIN, |max, &x| max.max(x));
+        let sum: f64 = row.iter().map(|&x| f64::from(x - largest).exp()).sum();
+        sum.ln() - f64::from(row[next as usize] - largest)
+    });
+    let perplexity = (surprise.sum::<f64>() / (ids.len() - 1) as f64).exp();
+    println!("{precision:?}: perplexity {perplexity:.4}, the reference's {expected:.4}");
+    perplexity / expected - 1.0
+}
+
+#[test]
+#[ignore = "needs real weights: run tests/weights/fetch, set WEFT_WEIGHTS_CACHE, pass --ignored"]
+fn smollm2_dequantised_perplexity_equals_the_reference() {
+    let error = perplexity_error(Precision::Float32);
+    // 5.2e-7 was observed.
+    assert!(error.abs() <= 1e-4, "{error:.1e}");
+}
+
+#[test]
+#[ignore = "needs real weights: run tests/weights/fetch, set WEFT_WEIGHTS_CACHE, pass --ignored"]
+fn smollm2_as_stored_has_nearly_the_references_perplexity() {
+    let error = perplexity_error(Precision::Stored);
+    // With activations rounded to 8 bits in blocks of 32, 1.4e-2 was observed, and the same when transformers is made to
+    // round that way; 9 bits would give 3e-3.
+    assert!(error.abs() <= 0.01, "{error:.1e}");
 }
