@@ -5,7 +5,6 @@
 //! a wake is already on its way, so nothing is lost and nothing grows. (`do_send` and `SyncArbiter` take work without
 //! bound and are banned.) Callers await on any runtime: an answer comes through a channel of one place.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -18,7 +17,7 @@ use weft_engine::card::{AudioProcessor, ImageProcessor};
 use weft_engine::media::{LogMel, Patches};
 
 use crate::cancel::{Cancel, Waiting};
-use crate::error::{ErrorKind, Result, StageError};
+use crate::error::{ErrorKind, Result, StageError, guarded};
 use crate::inbox::{Inbox, Job};
 use crate::limits::Limits;
 use crate::prepared::{Prepared, Worked};
@@ -295,8 +294,7 @@ impl Pool {
         let theirs = cancel.clone();
         let run = move |queued| {
             let begun = Instant::now();
-            let result = catch_unwind(AssertUnwindSafe(|| work(&theirs)))
-                .unwrap_or_else(|_| Err(panicked()));
+            let result = guarded(|| work(&theirs));
             // Nobody to tell when the caller has gone meanwhile.
             let _gone = reply.try_send(result.map(|value| (value, queued, begun.elapsed())));
         };
@@ -383,9 +381,4 @@ fn no_start(error: &dyn std::error::Error) -> StageError {
         ErrorKind::Internal,
         format!("the stages cannot start their threads: {error}"),
     )
-}
-
-fn panicked() -> StageError {
-    let text = "preparing this input failed inside a decoder; other requests are not affected";
-    StageError::new(ErrorKind::Internal, text)
 }

@@ -41,6 +41,14 @@ impl StageError {
     }
 }
 
+/// Runs work that reads hostile bytes: a panic inside a decoder is an error of that one call.
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let text = "preparing this input failed inside a decoder; other requests are not affected";
+        Err(StageError::new(ErrorKind::Internal, text))
+    })
+}
+
 impl From<EngineError> for StageError {
     fn from(error: EngineError) -> Self {
         Self::new(error.kind, error.message)

@@ -15,8 +15,9 @@ use symphonia::core::formats::{FormatReader, Track, TrackType};
 use symphonia::core::io::MediaSourceStream;
 use symphonia::core::packet::Packet;
 
+use super::edits;
 use super::opus::{self, Opus};
-use super::resample::Resampler;
+use super::sink::Sink;
 use super::sniff::sniff;
 use super::{AudioFacts, AudioFormat, Length};
 use crate::cancel::Cancel;
@@ -25,6 +26,10 @@ use crate::limits::AudioLimits;
 
 /// Broken packets in a row after which the rest is given up.
 const PATIENCE: usize = 1000;
+/// Seconds by which a clip may be shorter than its header states before its caller is told.
+const MISSING: f64 = 0.1;
+/// Bytes a second of thinly coded speech: prices a clip whose headers and packets state no length.
+const THIN: f64 = 4000.0;
 
 /// A clip as mono samples at the wanted rate.
 pub(super) struct Clip {
@@ -40,6 +45,8 @@ pub(super) struct Opened {
     params: AudioCodecParameters,
     format: AudioFormat,
     bytes: usize,
+    /// Seconds before the presentation, which the encoder added.
+    priming: f64,
 }
 
 /// Reads the header.
@@ -56,6 +63,11 @@ pub(super) fn open(bytes: Bytes) -> Result<Opened> {
         AudioFormat::Aiff => "aiff",
         AudioFormat::Mkv => "webm",
     });
+    let priming = if format == AudioFormat::Mp4 {
+        edits::priming(&bytes)
+    } else {
+        0.0
+    };
     let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), Default::default());
     let reader = symphonia::default::get_probe()
         .probe(&hint, stream, Default::default(), Default::default())
@@ -81,12 +93,19 @@ pub(super) fn open(bytes: Bytes) -> Result<Opened> {
             "audio states no channels or a sample rate of 0",
         ));
     }
+    // Opus states its priming in its own header.
+    let priming = if params.codec == CODEC_ID_OPUS {
+        0.0
+    } else {
+        priming
+    };
     Ok(Opened {
         reader,
         track,
         params,
         format,
         bytes: size,
+        priming,
     })
 }
 
@@ -137,7 +156,7 @@ impl Opened {
             .num_frames
             .filter(|_| rate > 0)
             .map(|frames| frames as f64 / f64::from(rate));
-        let stated = by_frames.or(by_ticks)?;
+        let stated = (by_frames.or(by_ticks)? - self.priming).max(0.0);
         let bits = self
             .params
             .bits_per_coded_sample
@@ -154,8 +173,13 @@ impl Opened {
     }
 
     fn extrapolated(&mut self) -> f64 {
+        let info = self.reader.media_info();
+        let whole = info.duration.zip(info.time_base);
+        if let Some((ticks, base)) = whole {
+            return seconds(ticks.get(), base);
+        }
         let Some(base) = self.track.time_base else {
-            return 0.0;
+            return self.bytes as f64 / THIN;
         };
         let (mut size, mut length) = (0usize, 0f64);
         for _ in 0..64 {
@@ -168,11 +192,10 @@ impl Opened {
                 _ => break,
             }
         }
-        if size == 0 {
-            0.0
-        } else {
-            length * self.bytes as f64 / size as f64
+        if size == 0 || length == 0.0 {
+            return self.bytes as f64 / THIN;
         }
+        length * self.bytes as f64 / size as f64
     }
 
     /// Decodes all of it to mono at `rate`.
@@ -186,15 +209,7 @@ impl Opened {
             limits.check_seconds(seconds)?;
         }
         let mut decoder = Decoder::new(&self.params)?;
-        let mut sink = Sink {
-            limits,
-            rate,
-            heard: None,
-            resampler: None,
-            samples: Vec::new(),
-            seconds: 0.0,
-            mono: Vec::new(),
-        };
+        let mut sink = Sink::new(limits, rate, self.priming);
         let (mut damaged, mut in_a_row, mut cut) = (0usize, 0usize, false);
         loop {
             cancel.check()?;
@@ -243,6 +258,12 @@ impl Opened {
             warnings.push(format!(
                 "skipped {damaged} damaged packet{}",
                 if damaged == 1 { "" } else { "s" }
+            ));
+        }
+        let missing = self.stated().map_or(0.0, |stated| stated - sink.seconds());
+        if missing > MISSING && !cut {
+            warnings.push(format!(
+                "{missing:.1} seconds of what the header states could not be decoded"
             ));
         }
         if cut {
@@ -311,71 +332,6 @@ impl Decoder {
                 Err(_) => Ok(false),
             },
         }
-    }
-}
-
-/// Where decoded samples go: averaged over channels, then brought to the wanted rate.
-struct Sink<'a> {
-    limits: &'a AudioLimits,
-    rate: u32,
-    heard: Option<(u32, usize)>,
-    resampler: Option<Resampler>,
-    samples: Vec<f32>,
-    seconds: f64,
-    mono: Vec<f32>,
-}
-
-impl Sink<'_> {
-    fn take(&mut self, interleaved: &[f32], rate: u32, channels: usize) -> Result<()> {
-        if interleaved.is_empty() {
-            return Ok(());
-        }
-        self.limits.check_layout(rate, channels)?;
-        self.seconds += (interleaved.len() / channels) as f64 / f64::from(rate);
-        self.limits.check_seconds(self.seconds)?;
-        if self.heard.map(|(rate, _)| rate) != Some(rate) {
-            self.flush()?;
-            self.resampler = Some(Resampler::new(rate, self.rate)?);
-        }
-        self.heard = Some((rate, channels));
-        let share = 1.0 / channels as f32;
-        let frames = interleaved.chunks_exact(channels);
-        let number = |value: f32| if value.is_finite() { value } else { 0.0 };
-        self.mono.clear();
-        self.mono.extend(
-            frames.map(|frame| frame.iter().map(|value| number(*value)).sum::<f32>() * share),
-        );
-        if let Some(resampler) = &mut self.resampler {
-            resampler.push(&self.mono, &mut self.samples)?;
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        match self.resampler.take() {
-            Some(resampler) => resampler.finish(&mut self.samples),
-            None => Ok(()),
-        }
-    }
-
-    fn finish(mut self, format: AudioFormat, warnings: Vec<String>) -> Result<Clip> {
-        self.flush()?;
-        let (Some((sample_rate, channels)), false) = (self.heard, self.samples.is_empty()) else {
-            return Err(StageError::malformed(
-                "audio holds no samples: nothing in it could be decoded",
-            ));
-        };
-        let facts = AudioFacts {
-            format,
-            sample_rate,
-            channels,
-            length: Length::Decoded(self.seconds),
-        };
-        Ok(Clip {
-            samples: self.samples,
-            facts,
-            warnings,
-        })
     }
 }
 

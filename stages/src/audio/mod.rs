@@ -4,9 +4,11 @@
 //! bands come from the model's [`AudioProcessor`].
 
 mod decode;
+mod edits;
 mod mel;
 mod opus;
 mod resample;
+mod sink;
 mod sniff;
 #[cfg(test)]
 mod tests;
@@ -16,7 +18,7 @@ use weft_engine::card::{AudioPadding, AudioProcessor};
 use weft_engine::media::{LogMel, MediaId};
 
 use crate::cancel::Cancel;
-use crate::error::{Result, StageError};
+use crate::error::{Result, StageError, guarded};
 use crate::limits::AudioLimits;
 use crate::prepared::{MediaFacts, Worked};
 
@@ -79,7 +81,7 @@ pub fn audio_facts(bytes: &[u8]) -> Result<AudioFacts> {
     if bytes.is_empty() {
         return Err(StageError::malformed("audio file is empty"));
     }
-    Ok(decode::open(Bytes::copy_from_slice(bytes))?.facts())
+    guarded(|| Ok(decode::open(Bytes::copy_from_slice(bytes))?.facts()))
 }
 
 /// One clip's preparation.

@@ -32,7 +32,7 @@ impl Resampler {
             let made = Fft::new_custom(
                 from as usize,
                 to as usize,
-                BLOCK,
+                block(from, to),
                 1,
                 1,
                 window,
@@ -120,6 +120,18 @@ impl Resampler {
         out.extend_from_slice(&self.block[skipped..made]);
         Ok(())
     }
+}
+
+// An even number of smallest blocks: half a block of input, the filter's delay, is then a whole number of output samples.
+fn block(from: u32, to: u32) -> usize {
+    let gcd = |mut a: u32, mut b: u32| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let smallest = (from / gcd(from, to)) as usize;
+    smallest * BLOCK.div_ceil(smallest).next_multiple_of(2)
 }
 
 fn fault(error: &dyn std::fmt::Display) -> StageError {

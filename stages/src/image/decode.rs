@@ -177,7 +177,11 @@ fn turn(
 /// What a decoder may allocate beside the picture itself: eight bytes a pixel cover 16-bit RGBA.
 fn budget(limits: &ImageLimits) -> image::Limits {
     let mut budget = image::Limits::no_limits();
-    budget.max_alloc = Some(limits.pixels as u64 * 8 + (16 << 20));
+    budget.max_alloc = Some(
+        (limits.pixels as u64)
+            .saturating_mul(8)
+            .saturating_add(16 << 20),
+    );
     budget
 }
 

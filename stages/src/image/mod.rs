@@ -13,7 +13,7 @@ use weft_engine::card::ImageProcessor;
 use weft_engine::media::Patches;
 
 use crate::cancel::Cancel;
-use crate::error::Result;
+use crate::error::{Result, guarded};
 use crate::limits::ImageLimits;
 use crate::prepared::{MediaFacts, Worked};
 
@@ -52,7 +52,7 @@ pub fn image_facts(bytes: &[u8]) -> Result<ImageFacts> {
         pixels: usize::MAX,
         side: usize::MAX,
     };
-    Ok(decode::open(bytes, &limits)?.facts())
+    guarded(|| Ok(decode::open(bytes, &limits)?.facts()))
 }
 
 /// One picture's preparation.
