@@ -166,7 +166,7 @@ impl ImageProcessor {
         if long as f64 / short as f64 > Self::MAX_ASPECT as f64 {
             let detail =
                 format!("image of {width}x{height} is too elongated: sides may differ by {}x", Self::MAX_ASPECT);
-            return Err(EngineError::new(ErrorKind::Unsupported, detail));
+            return Err(EngineError::new(ErrorKind::Malformed, detail));
         }
         let factor = self.patch * self.merge;
         let round = |side: usize| (side as f64 / factor as f64).round_ties_even() as usize * factor;

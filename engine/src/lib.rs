@@ -7,8 +7,8 @@
 
 #![forbid(unsafe_code)]
 
-mod books;
 pub mod bench;
+mod books;
 pub mod card;
 mod check;
 pub mod checkpoint;

@@ -282,7 +282,11 @@ pub async fn start(config: RuntimeConfig, began: Instant) -> Result<StartLine> {
 }
 
 /// Clips through the first model's transcription.
-pub async fn transcribe(config: RuntimeConfig, files: &[(String, Bytes)], repeats: usize) -> Result<Vec<TranscribeLine>> {
+pub async fn transcribe(
+    config: RuntimeConfig,
+    files: &[(String, Bytes)],
+    repeats: usize,
+) -> Result<Vec<TranscribeLine>> {
     let model = config.models.first().map(|m| m.name.clone()).unwrap_or_default();
     let runtime = Runtime::start(config).await?;
     let mut lines = Vec::new();

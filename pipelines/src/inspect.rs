@@ -1,6 +1,5 @@
 //! What a checkpoint holds and needs, without running it.
 
-
 use serde::Serialize;
 
 use crate::config::ModelSource;

@@ -124,7 +124,8 @@ impl Runtime {
 
     /// Token ids of plain text (special tokens in it are text).
     pub fn tokenize(&self, model: &str, text: &str) -> Result<Vec<u32>> {
-        let known = self.inner.service.text(model).map_err(|error| Error::new(error.kind, error.message).about("model"))?;
+        let known =
+            self.inner.service.text(model).map_err(|error| Error::new(error.kind, error.message).about("model"))?;
         Ok(known.tokenizer().encode_plain(text)?)
     }
 

@@ -99,79 +99,46 @@ impl Stages {
             .name("weft-stages".into())
             .spawn(move || host(&theirs, &ready))
             .map_err(|error| no_start(&error))?;
-        let (system, workers) = started
-            .recv()
-            .map_err(|error| no_start(&error))?
-            .map_err(|error| no_start(&error))?;
+        let (system, workers) = started.recv().map_err(|error| no_start(&error))?.map_err(|error| no_start(&error))?;
         let [image, audio, text] = desks;
         let [image_workers, audio_workers, text_workers] = workers;
         let running = Running {
             config,
-            image: Pool {
-                desk: image,
-                workers: image_workers,
-            },
-            audio: Pool {
-                desk: audio,
-                workers: audio_workers,
-            },
-            text: Pool {
-                desk: text,
-                workers: text_workers,
-            },
+            image: Pool { desk: image, workers: image_workers },
+            audio: Pool { desk: audio, workers: audio_workers },
+            text: Pool { desk: text, workers: text_workers },
             system,
             thread: Some(thread),
         };
-        Ok(Self {
-            running: Arc::new(running),
-        })
+        Ok(Self { running: Arc::new(running) })
     }
 
     /// Turns a picture's file into patches. Dropping the future cancels the work at its next step.
-    pub async fn image(
-        &self,
-        bytes: Bytes,
-        processor: Arc<ImageProcessor>,
-    ) -> Result<Prepared<Patches>> {
+    pub async fn image(&self, bytes: Bytes, processor: Arc<ImageProcessor>) -> Result<Prepared<Patches>> {
         let config = self.running.config;
         config.limits.image.check_bytes(bytes.len())?;
         let size = bytes.len();
         let work = move |cancel: &Cancel| {
-            let task = crate::image::Task {
-                limits: config.limits.image,
-                threads: config.threads_per_job,
-                cancel,
-            };
+            let task = crate::image::Task { limits: config.limits.image, threads: config.threads_per_job, cancel };
             task.prepare(&bytes, &processor)
         };
         self.running.image.media(size, work).await
     }
 
     /// Turns a clip's file into log-mel frames. Dropping the future cancels the work at its next step.
-    pub async fn audio(
-        &self,
-        bytes: Bytes,
-        processor: Arc<AudioProcessor>,
-    ) -> Result<Prepared<LogMel>> {
+    pub async fn audio(&self, bytes: Bytes, processor: Arc<AudioProcessor>) -> Result<Prepared<LogMel>> {
         let config = self.running.config;
         config.limits.audio.check_bytes(bytes.len())?;
         let size = bytes.len();
         let work = move |cancel: &Cancel| {
-            let task = crate::audio::Task {
-                limits: config.limits.audio,
-                threads: config.threads_per_job,
-                cancel,
-            };
+            let task = crate::audio::Task { limits: config.limits.audio, threads: config.threads_per_job, cancel };
             task.prepare(bytes, &processor)
         };
         self.running.audio.media(size, work).await
     }
 
     /// Runs a text job (rendering a template, tokenising) on the text workers.
-    pub async fn text<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T> {
+    pub async fn text<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         let (value, _, _) = self.running.text.submit(0, move |_| Ok(work())).await?;
         Ok(value)
     }
@@ -179,11 +146,7 @@ impl Stages {
     /// Load of all stages.
     pub fn depth(&self) -> StageDepths {
         let running = &*self.running;
-        StageDepths {
-            image: running.image.depth(),
-            audio: running.audio.depth(),
-            text: running.text.depth(),
-        }
+        StageDepths { image: running.image.depth(), audio: running.audio.depth(), text: running.text.depth() }
     }
 }
 
@@ -225,11 +188,7 @@ struct Desk {
 
 impl Desk {
     fn new(name: &'static str, workers: usize, config: &StagesConfig) -> Self {
-        Self {
-            inbox: Inbox::new(name, config.inbox, config.inbox_bytes),
-            busy: AtomicUsize::new(0),
-            workers,
-        }
+        Self { inbox: Inbox::new(name, config.inbox, config.inbox_bytes), busy: AtomicUsize::new(0), workers }
     }
 
     fn work_off(&self) {
@@ -248,16 +207,8 @@ struct Pool {
 
 impl Pool {
     fn depth(&self) -> StageDepth {
-        let Desk {
-            inbox,
-            busy,
-            workers,
-        } = &*self.desk;
-        StageDepth {
-            waiting: inbox.len(),
-            busy: busy.load(Ordering::Relaxed),
-            workers: *workers,
-        }
+        let Desk { inbox, busy, workers } = &*self.desk;
+        StageDepth { waiting: inbox.len(), busy: busy.load(Ordering::Relaxed), workers: *workers }
     }
 
     async fn media<T: Send + 'static>(
@@ -265,22 +216,8 @@ impl Pool {
         bytes: usize,
         work: impl FnOnce(&Cancel) -> Result<Worked<T>> + Send + 'static,
     ) -> Result<Prepared<T>> {
-        let (
-            Worked {
-                value,
-                warnings,
-                source,
-            },
-            queued,
-            worked,
-        ) = self.submit(bytes, work).await?;
-        Ok(Prepared {
-            value,
-            queued,
-            worked,
-            warnings,
-            source,
-        })
+        let (Worked { value, warnings, source }, queued, worked) = self.submit(bytes, work).await?;
+        Ok(Prepared { value, queued, worked, warnings, source })
     }
 
     async fn submit<T: Send + 'static>(
@@ -298,11 +235,7 @@ impl Pool {
             // Nobody to tell when the caller has gone meanwhile.
             let _gone = reply.try_send(result.map(|value| (value, queued, begun.elapsed())));
         };
-        self.desk.inbox.push(Job {
-            run: Box::new(run),
-            cancel,
-            bytes,
-        })?;
+        self.desk.inbox.push(Job { run: Box::new(run), cancel, bytes })?;
         for worker in &self.workers {
             // Full: a wake is on its way already. Closed: the job is dropped with the inbox and the answer says so.
             let _woken = worker.try_send(Wake);
@@ -352,9 +285,7 @@ fn host(desks: &[Arc<Desk>; 3], ready: &flume::Sender<Started>) {
             match Arbiter::try_new() {
                 Ok(arbiter) => {
                     let desk = Arc::clone(desk);
-                    pool.push(Worker::start_in_arbiter(&arbiter.handle(), move |_| {
-                        Worker { desk }
-                    }));
+                    pool.push(Worker::start_in_arbiter(&arbiter.handle(), move |_| Worker { desk }));
                     arbiters.push(arbiter);
                 }
                 Err(error) => {
@@ -377,8 +308,5 @@ fn host(desks: &[Arc<Desk>; 3], ready: &flume::Sender<Started>) {
 }
 
 fn no_start(error: &dyn std::error::Error) -> StageError {
-    StageError::new(
-        ErrorKind::Internal,
-        format!("the stages cannot start their threads: {error}"),
-    )
+    StageError::new(ErrorKind::Internal, format!("the stages cannot start their threads: {error}"))
 }

@@ -17,11 +17,7 @@ impl Cancel {
 
     /// Ends the work when nobody waits any more.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_set() {
-            Err(StageError::new(ErrorKind::Cancelled, "the caller has gone"))
-        } else {
-            Ok(())
-        }
+        if self.is_set() { Err(StageError::new(ErrorKind::Cancelled, "the caller has gone")) } else { Ok(()) }
     }
 }
 

@@ -19,10 +19,7 @@ pub struct StageError {
 impl StageError {
     /// An error of this class.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-        }
+        Self { kind, message: message.into() }
     }
 
     /// The input cannot be understood.

@@ -39,33 +39,21 @@ struct State {
 impl Inbox {
     /// An inbox for at most `capacity` jobs that hold at most `bytes` bytes together.
     pub(crate) fn new(name: &'static str, capacity: usize, bytes: usize) -> Self {
-        Self {
-            name,
-            capacity,
-            bytes,
-            state: Mutex::default(),
-        }
+        Self { name, capacity, bytes, state: Mutex::default() }
     }
 
     /// Queues a job, or says at once why not.
     pub(crate) fn push(&self, job: Job) -> Result<()> {
         let mut state = self.lock();
         if state.closed {
-            return Err(StageError::new(
-                ErrorKind::Internal,
-                "the service is shutting down",
-            ));
+            return Err(StageError::new(ErrorKind::Internal, "the service is shutting down"));
         }
         if !self.fits(&state, job.bytes) {
             state.jobs.retain(|(_, job)| !job.cancel.is_set());
             state.bytes = state.jobs.iter().map(|(_, job)| job.bytes).sum();
         }
         if !self.fits(&state, job.bytes) {
-            let text = format!(
-                "the {} stage has {} jobs waiting; try again later",
-                self.name,
-                state.jobs.len()
-            );
+            let text = format!("the {} stage has {} jobs waiting; try again later", self.name, state.jobs.len());
             return Err(StageError::new(ErrorKind::Overloaded, text));
         }
         state.bytes += job.bytes;
@@ -103,8 +91,7 @@ impl Inbox {
 
     // A job larger than the whole byte budget may wait alone: its own size was checked against the medium's limit.
     fn fits(&self, state: &State, bytes: usize) -> bool {
-        state.jobs.len() < self.capacity
-            && (state.jobs.is_empty() || state.bytes.saturating_add(bytes) <= self.bytes)
+        state.jobs.len() < self.capacity && (state.jobs.is_empty() || state.bytes.saturating_add(bytes) <= self.bytes)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

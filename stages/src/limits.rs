@@ -38,17 +38,8 @@ pub struct AudioLimits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            image: ImageLimits {
-                bytes: 32 << 20,
-                pixels: 64 << 20,
-                side: 1 << 15,
-            },
-            audio: AudioLimits {
-                bytes: 256 << 20,
-                seconds: 7200.0,
-                sample_rate: 384_000,
-                channels: 32,
-            },
+            image: ImageLimits { bytes: 32 << 20, pixels: 64 << 20, side: 1 << 15 },
+            audio: AudioLimits { bytes: 256 << 20, seconds: 7200.0, sample_rate: 384_000, channels: 32 },
         }
     }
 }
@@ -62,22 +53,14 @@ impl ImageLimits {
     /// Checks the size that a header states, before anything of that size is allocated.
     pub(crate) fn check_size(&self, width: usize, height: usize) -> Result<()> {
         if width == 0 || height == 0 {
-            return Err(StageError::malformed(
-                "image has no pixels: its header states a side of 0",
-            ));
+            return Err(StageError::malformed("image has no pixels: its header states a side of 0"));
         }
         if width.max(height) > self.side {
-            let text = format!(
-                "image is {width}x{height}: a side may have at most {} pixels",
-                self.side
-            );
+            let text = format!("image is {width}x{height}: a side may have at most {} pixels", self.side);
             return Err(StageError::too_large(text));
         }
         if width.saturating_mul(height) > self.pixels {
-            let text = format!(
-                "image is {width}x{height}: at most {} pixels are accepted",
-                self.pixels
-            );
+            let text = format!("image is {width}x{height}: at most {} pixels are accepted", self.pixels);
             return Err(StageError::too_large(text));
         }
         Ok(())
@@ -93,10 +76,7 @@ impl AudioLimits {
     /// Checks a length in seconds, stated or reached.
     pub(crate) fn check_seconds(&self, seconds: f64) -> Result<()> {
         if seconds > self.seconds {
-            let text = format!(
-                "audio is longer than the {:.0} seconds that are accepted",
-                self.seconds
-            );
+            let text = format!("audio is longer than the {:.0} seconds that are accepted", self.seconds);
             return Err(StageError::too_large(text));
         }
         Ok(())
@@ -111,17 +91,11 @@ impl AudioLimits {
             return Err(StageError::malformed("audio states 0 channels"));
         }
         if rate > self.sample_rate {
-            let text = format!(
-                "audio has {rate} samples a second: at most {} are accepted",
-                self.sample_rate
-            );
+            let text = format!("audio has {rate} samples a second: at most {} are accepted", self.sample_rate);
             return Err(StageError::too_large(text));
         }
         if channels > self.channels {
-            let text = format!(
-                "audio has {channels} channels: at most {} are accepted",
-                self.channels
-            );
+            let text = format!("audio has {channels} channels: at most {} are accepted", self.channels);
             return Err(StageError::too_large(text));
         }
         Ok(())
@@ -133,9 +107,7 @@ fn check_bytes(what: &str, bytes: usize, most: usize) -> Result<()> {
         return Err(StageError::malformed(format!("{what} file is empty")));
     }
     if bytes > most {
-        return Err(StageError::too_large(format!(
-            "{what} file has {bytes} bytes: at most {most} are accepted"
-        )));
+        return Err(StageError::too_large(format!("{what} file has {bytes} bytes: at most {most} are accepted")));
     }
     Ok(())
 }

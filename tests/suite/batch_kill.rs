@@ -23,9 +23,13 @@ fn input() -> String {
     for line in 0..LINES {
         let id = format!("line-{line}");
         let written = match (is_bad(line), line / 50) {
-            (false, _) => writeln!(text, r#"{{"custom_id":"{id}","prompt":"Say {line}.","options":{{"max_tokens":3}}}}"#),
+            (false, _) => {
+                writeln!(text, r#"{{"custom_id":"{id}","prompt":"Say {line}.","options":{{"max_tokens":3}}}}"#)
+            }
             (true, n) if n % 4 == 0 => writeln!(text, r#"{{"custom_id":"{id}","prompt":"#),
-            (true, n) if n % 4 == 1 => writeln!(text, r#"{{"custom_id":"{id}","prompt":"a","images":["missing.png"]}}"#),
+            (true, n) if n % 4 == 1 => {
+                writeln!(text, r#"{{"custom_id":"{id}","prompt":"a","images":["missing.png"]}}"#)
+            }
             (true, n) if n % 4 == 2 => writeln!(text, r#"{{"custom_id":"{id}","promt":"a"}}"#),
             (true, _) => writeln!(text, r#"{{"custom_id":"{id}","prompt":"a","options":{{"temperature":-1}}}}"#),
         };

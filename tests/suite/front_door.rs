@@ -36,8 +36,7 @@ async fn chat_gives_the_reference_text_whole_and_streamed() {
         assert_eq!(events.last().map(|e| e.1.as_str()), Some("[DONE]"), "{id}");
         let chunks: Vec<Value> =
             events[..events.len() - 1].iter().map(|(_, data)| serde_json::from_str(data).expect("JSON")).collect();
-        let text: String =
-            chunks.iter().filter_map(|c| c["choices"][0]["delta"]["content"].as_str()).collect();
+        let text: String = chunks.iter().filter_map(|c| c["choices"][0]["delta"]["content"].as_str()).collect();
         assert_eq!(text, expected, "{id}: streamed");
         let reasons = chunks.iter().filter(|c| c["choices"][0]["finish_reason"].is_string()).count();
         assert_eq!(reasons, 1, "{id}: one finish reason");

@@ -67,7 +67,9 @@ fn unsafe_code_has_one_address() {
 fn actix_lives_in_one_file() {
     let users: Vec<_> = sources("stages", &["rs"])
         .into_iter()
-        .filter(|path| fs::read_to_string(path).expect("text").lines().any(|l| l.contains("actix::") || l.contains("use actix")))
+        .filter(|path| {
+            fs::read_to_string(path).expect("text").lines().any(|l| l.contains("actix::") || l.contains("use actix"))
+        })
         .collect();
     assert!(users.len() <= 1, "actix is named in {users:?}; it belongs to the actors file alone");
 }
@@ -76,7 +78,8 @@ fn actix_lives_in_one_file() {
 fn the_repository_speaks_of_itself_alone() {
     // Paths of a developer's machine must not travel in sources or docs.
     let marks = [concat!("/ho", "me/"), concat!("/wo", "rk/"), concat!("../sha", "red")];
-    let mut files: Vec<PathBuf> = ROOMS.iter().flat_map(|room| sources(room, &["rs", "py", "md", "yaml", "js", "toml"])).collect();
+    let mut files: Vec<PathBuf> =
+        ROOMS.iter().flat_map(|room| sources(room, &["rs", "py", "md", "yaml", "js", "toml"])).collect();
     files.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name)));
     for path in files {
         let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

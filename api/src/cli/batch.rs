@@ -1,7 +1,7 @@
 //! `weft batch run`.
 
-use weft_pipelines::batch::{self, BatchJob};
 use weft_pipelines::Runtime;
+use weft_pipelines::batch::{self, BatchJob};
 
 use super::args::{BatchCommand, BatchRunArgs};
 use super::run::{options, target};

@@ -84,7 +84,12 @@ fn processor() -> Finding {
         return Finding::ok("instructions", has.join(", "));
     }
     let remedy = "answers will be slow: run on a processor with AVX2 and FMA (most since 2013)";
-    Finding::with("instructions", Verdict::Note, if has.is_empty() { "SSE2 only".into() } else { has.join(", ") }, remedy)
+    Finding::with(
+        "instructions",
+        Verdict::Note,
+        if has.is_empty() { "SSE2 only".into() } else { has.join(", ") },
+        remedy,
+    )
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -105,7 +110,12 @@ fn memory() -> Finding {
     };
     let found = format!("{:.1} GiB available of {:.1}", free as f64 / 1048576.0, total as f64 / 1048576.0);
     if free < 1 << 20 {
-        return Finding::with("memory", Verdict::Note, found, "less than 1 GiB is free: lower memory.kv_mib in weft.yaml");
+        return Finding::with(
+            "memory",
+            Verdict::Note,
+            found,
+            "less than 1 GiB is free: lower memory.kv_mib in weft.yaml",
+        );
     }
     Finding::ok("memory", found)
 }

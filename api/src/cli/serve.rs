@@ -11,8 +11,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Failure> {
         Some(path) => Written::read(path)?,
         None => Written::default(),
     };
-    let flags =
-        Overrides { models: args.model, pipelines: args.pipelines, listen: args.listen, threads: args.threads };
+    let flags = Overrides { models: args.model, pipelines: args.pipelines, listen: args.listen, threads: args.threads };
     let (config, settings) = written.resolve(flags)?;
     let placeholder = config.models.iter().any(|m| m.placeholder);
     let waiting = out::spinner("loading models");

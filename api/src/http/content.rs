@@ -164,7 +164,8 @@ mod tests {
     #[test]
     fn broken_media_name_their_part() {
         for url in ["data:image/png;base64", "data:image/png,abc", "data:image/png;base64,@@@", "http://x/y.png"] {
-            let json = format!(r#"[{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}}]}}]"#);
+            let json =
+                format!(r#"[{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}}]}}]"#);
             let body = read(&json).expect_err(url).body("");
             assert_eq!(body["error"]["param"], "messages[0].content[0]", "{url}");
         }

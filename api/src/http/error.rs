@@ -49,6 +49,12 @@ impl ApiError {
         Self { error, status: StatusCode::SERVICE_UNAVAILABLE }
     }
 
+    /// A fault of this service: the panic is in the log, the caller learns no internals.
+    pub fn fault() -> Self {
+        Error::new(ErrorKind::Internal, "a fault in this service; the log has its details under the request's id")
+            .into()
+    }
+
     /// A caller without a valid key.
     pub fn unauthorized() -> Self {
         let message = "this server asks for a key: send `Authorization: Bearer KEY`";

@@ -105,7 +105,10 @@ impl Metrics {
     fn stage(&self, stage: &str, took: Duration) {
         let mut stages = self.stages.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let histogram = stages.entry(stage.to_owned()).or_insert_with(|| {
-            metrics::with_local_recorder(&self.recorder, || histogram!("weft_stage_seconds", "stage" => stage.to_owned()))
+            metrics::with_local_recorder(
+                &self.recorder,
+                || histogram!("weft_stage_seconds", "stage" => stage.to_owned()),
+            )
         });
         histogram.record(took);
     }

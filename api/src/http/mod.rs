@@ -10,8 +10,8 @@ mod page;
 mod pipelines;
 mod serve;
 mod sse;
-mod transcriptions;
 mod transcript_format;
+mod transcriptions;
 mod upload;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +24,7 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use tower_http::catch_panic::CatchPanicLayer;
 use weft_pipelines::config::Limits;
 use weft_pipelines::{Error, ErrorKind, Runtime};
 
@@ -122,6 +123,7 @@ pub fn router(app: App) -> Router {
         .merge(guarded)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
+        .layer(CatchPanicLayer::custom(|_payload| ApiError::fault().into_response()))
         .layer(DefaultBodyLimit::max(limit))
         .layer(middleware::from_fn_with_state(app.clone(), identify))
         .with_state(app)

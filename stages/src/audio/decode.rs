@@ -63,50 +63,22 @@ pub(super) fn open(bytes: Bytes) -> Result<Opened> {
         AudioFormat::Aiff => "aiff",
         AudioFormat::Mkv => "webm",
     });
-    let priming = if format == AudioFormat::Mp4 {
-        edits::priming(&bytes)
-    } else {
-        0.0
-    };
+    let priming = if format == AudioFormat::Mp4 { edits::priming(&bytes) } else { 0.0 };
     let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), Default::default());
     let reader = symphonia::default::get_probe()
         .probe(&hint, stream, Default::default(), Default::default())
         .map_err(|error| read_error(&error))?;
-    let track = reader
-        .default_track(TrackType::Audio)
-        .or_else(|| reader.first_track(TrackType::Audio));
-    let track = track
-        .ok_or_else(|| StageError::unsupported("file holds no sound that can be decoded"))?
-        .clone();
+    let track = reader.default_track(TrackType::Audio).or_else(|| reader.first_track(TrackType::Audio));
+    let track = track.ok_or_else(|| StageError::unsupported("file holds no sound that can be decoded"))?.clone();
     let Some(CodecParameters::Audio(params)) = track.codec_params.clone() else {
-        return Err(StageError::unsupported(
-            "file holds no sound of a known codec",
-        ));
+        return Err(StageError::unsupported("file holds no sound of a known codec"));
     };
-    if params.sample_rate == Some(0)
-        || params
-            .channels
-            .as_ref()
-            .is_some_and(|channels| channels.count() == 0)
-    {
-        return Err(StageError::malformed(
-            "audio states no channels or a sample rate of 0",
-        ));
+    if params.sample_rate == Some(0) || params.channels.as_ref().is_some_and(|channels| channels.count() == 0) {
+        return Err(StageError::malformed("audio states no channels or a sample rate of 0"));
     }
     // Opus states its priming in its own header.
-    let priming = if params.codec == CODEC_ID_OPUS {
-        0.0
-    } else {
-        priming
-    };
-    Ok(Opened {
-        reader,
-        track,
-        params,
-        format,
-        bytes: size,
-        priming,
-    })
+    let priming = if params.codec == CODEC_ID_OPUS { 0.0 } else { priming };
+    Ok(Opened { reader, track, params, format, bytes: size, priming })
 }
 
 impl Opened {
@@ -114,62 +86,30 @@ impl Opened {
     pub(super) fn facts(mut self) -> AudioFacts {
         let (rate, channels) = self.layout();
         let length = match self.stated() {
-            Some(seconds) if matches!(self.format, AudioFormat::Mp3 | AudioFormat::Adts) => {
-                Length::Estimated(seconds)
-            }
+            Some(seconds) if matches!(self.format, AudioFormat::Mp3 | AudioFormat::Adts) => Length::Estimated(seconds),
             Some(seconds) => Length::Stated(seconds),
             None => Length::Estimated(self.extrapolated()),
         };
-        AudioFacts {
-            format: self.format,
-            sample_rate: rate,
-            channels,
-            length,
-        }
+        AudioFacts { format: self.format, sample_rate: rate, channels, length }
     }
 
     fn layout(&self) -> (u32, usize) {
-        let rate = if self.params.codec == CODEC_ID_OPUS {
-            Some(opus::RATE)
-        } else {
-            self.params.sample_rate
-        };
-        (
-            rate.unwrap_or(0),
-            self.params
-                .channels
-                .as_ref()
-                .map_or(0, |channels| channels.count()),
-        )
+        let rate = if self.params.codec == CODEC_ID_OPUS { Some(opus::RATE) } else { self.params.sample_rate };
+        (rate.unwrap_or(0), self.params.channels.as_ref().map_or(0, |channels| channels.count()))
     }
 
     /// Seconds by the header, at most what the file's bytes can hold where samples have a fixed size.
     fn stated(&self) -> Option<f64> {
         let (rate, channels) = self.layout();
-        let by_ticks = self
-            .track
-            .duration
-            .zip(self.track.time_base)
-            .map(|(ticks, base)| seconds(ticks.get(), base));
-        let by_frames = self
-            .track
-            .num_frames
-            .filter(|_| rate > 0)
-            .map(|frames| frames as f64 / f64::from(rate));
+        let by_ticks = self.track.duration.zip(self.track.time_base).map(|(ticks, base)| seconds(ticks.get(), base));
+        let by_frames = self.track.num_frames.filter(|_| rate > 0).map(|frames| frames as f64 / f64::from(rate));
         let stated = (by_frames.or(by_ticks)? - self.priming).max(0.0);
-        let bits = self
-            .params
-            .bits_per_coded_sample
-            .or(self.params.bits_per_sample);
+        let bits = self.params.bits_per_coded_sample.or(self.params.bits_per_sample);
         let plain = matches!(self.format, AudioFormat::Wav | AudioFormat::Aiff);
-        Some(
-            match bits.filter(|bits| plain && *bits >= 4 && rate > 0 && channels > 0) {
-                Some(bits) => stated.min(
-                    self.bytes as f64 * 8.0 / (f64::from(bits) * channels as f64 * f64::from(rate)),
-                ),
-                None => stated,
-            },
-        )
+        Some(match bits.filter(|bits| plain && *bits >= 4 && rate > 0 && channels > 0) {
+            Some(bits) => stated.min(self.bytes as f64 * 8.0 / (f64::from(bits) * channels as f64 * f64::from(rate))),
+            None => stated,
+        })
     }
 
     fn extrapolated(&mut self) -> f64 {
@@ -199,12 +139,7 @@ impl Opened {
     }
 
     /// Decodes all of it to mono at `rate`.
-    pub(super) fn decode(
-        mut self,
-        rate: u32,
-        limits: &AudioLimits,
-        cancel: &Cancel,
-    ) -> Result<Clip> {
+    pub(super) fn decode(mut self, rate: u32, limits: &AudioLimits, cancel: &Cancel) -> Result<Clip> {
         if let Some(seconds) = self.stated() {
             limits.check_seconds(seconds)?;
         }
@@ -255,16 +190,11 @@ impl Opened {
         }
         let mut warnings = Vec::new();
         if damaged > 0 {
-            warnings.push(format!(
-                "skipped {damaged} damaged packet{}",
-                if damaged == 1 { "" } else { "s" }
-            ));
+            warnings.push(format!("skipped {damaged} damaged packet{}", if damaged == 1 { "" } else { "s" }));
         }
         let missing = self.stated().map_or(0.0, |stated| stated - sink.seconds());
         if missing > MISSING && !cut {
-            warnings.push(format!(
-                "{missing:.1} seconds of what the header states could not be decoded"
-            ));
+            warnings.push(format!("{missing:.1} seconds of what the header states could not be decoded"));
         }
         if cut {
             warnings.push("the file ends early: what is there was used".into());
@@ -278,32 +208,20 @@ fn seconds(ticks: u64, base: symphonia::core::units::TimeBase) -> f64 {
 }
 
 enum Decoder {
-    Plain {
-        decoder: Box<dyn AudioDecoder>,
-        interleaved: Vec<f32>,
-    },
+    Plain { decoder: Box<dyn AudioDecoder>, interleaved: Vec<f32> },
     Opus(Box<Opus>),
 }
 
 impl Decoder {
     fn new(params: &AudioCodecParameters) -> Result<Self> {
         if params.codec == CODEC_ID_OPUS {
-            let channels = params
-                .channels
-                .as_ref()
-                .map_or(1, |channels| channels.count());
-            return Ok(Self::Opus(Box::new(Opus::new(
-                params.extra_data.as_deref(),
-                channels,
-            )?)));
+            let channels = params.channels.as_ref().map_or(1, |channels| channels.count());
+            return Ok(Self::Opus(Box::new(Opus::new(params.extra_data.as_deref(), channels)?)));
         }
         let decoder = symphonia::default::get_codecs()
             .make_audio_decoder(params, &Default::default())
             .map_err(|error| read_error(&error))?;
-        Ok(Self::Plain {
-            decoder,
-            interleaved: Vec::new(),
-        })
+        Ok(Self::Plain { decoder, interleaved: Vec::new() })
     }
 
     /// `false`: the packet is damaged.
@@ -317,18 +235,15 @@ impl Decoder {
                     None => Ok(false),
                 }
             }
-            Self::Plain {
-                decoder,
-                interleaved,
-            } => match decoder.decode(packet) {
+            Self::Plain { decoder, interleaved } => match decoder.decode(packet) {
                 Ok(buffer) => {
                     let (rate, channels) = (buffer.spec().rate(), buffer.spec().channels().count());
                     buffer.copy_to_vec_interleaved(interleaved);
                     sink.take(interleaved, rate, channels).map(|()| true)
                 }
-                Err(Error::Unsupported(what)) => Err(StageError::unsupported(format!(
-                    "audio uses what is not decoded: {what}"
-                ))),
+                Err(Error::Unsupported(what)) => {
+                    Err(StageError::unsupported(format!("audio uses what is not decoded: {what}")))
+                }
                 Err(_) => Ok(false),
             },
         }
@@ -337,12 +252,8 @@ impl Decoder {
 
 fn read_error(error: &Error) -> StageError {
     match error {
-        Error::Unsupported(what) => {
-            StageError::unsupported(format!("audio uses what is not decoded: {what}"))
-        }
-        Error::LimitError(what) => {
-            StageError::too_large(format!("audio is over a limit of its reader: {what}"))
-        }
+        Error::Unsupported(what) => StageError::unsupported(format!("audio uses what is not decoded: {what}")),
+        Error::LimitError(what) => StageError::too_large(format!("audio is over a limit of its reader: {what}")),
         Error::IoError(error) if error.kind() == IoKind::UnexpectedEof => {
             StageError::malformed("audio file is truncated: it ends inside its header")
         }

@@ -4,11 +4,7 @@
 /// Seconds to drop from the start of the first audio track; 0 when nothing says so.
 pub(super) fn priming(file: &[u8]) -> f64 {
     find(file, b"moov")
-        .and_then(|moov| {
-            boxes(moov)
-                .filter(|(kind, _)| kind == b"trak")
-                .find_map(|(_, track)| start(track))
-        })
+        .and_then(|moov| boxes(moov).filter(|(kind, _)| kind == b"trak").find_map(|(_, track)| start(track)))
         .unwrap_or(0.0)
 }
 
@@ -24,19 +20,13 @@ fn start(track: &[u8]) -> Option<f64> {
     let count = usize::try_from(number(edits, 4, 4)?).ok()?.min(16);
     // Empty edits (media time -1) only delay the presentation.
     let mut times = (0..count).map_while(|i| number(edits, 8 + i * (2 * width + 4) + width, width));
-    let empty = if width == 8 {
-        u64::MAX
-    } else {
-        u64::from(u32::MAX)
-    };
+    let empty = if width == 8 { u64::MAX } else { u64::from(u32::MAX) };
     let first = times.find(|time| *time != empty)?;
     (scale > 0).then(|| first as f64 / scale as f64)
 }
 
 fn find<'a>(parent: &'a [u8], kind: &[u8; 4]) -> Option<&'a [u8]> {
-    boxes(parent)
-        .find(|(name, _)| name == kind)
-        .map(|(_, body)| body)
+    boxes(parent).find(|(name, _)| name == kind).map(|(_, body)| body)
 }
 
 /// Kinds and bodies of the boxes in a row; ends at the first that does not fit.
@@ -55,10 +45,5 @@ fn boxes(mut rest: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
 }
 
 fn number(bytes: &[u8], at: usize, width: usize) -> Option<u64> {
-    Some(
-        bytes
-            .get(at..at.checked_add(width)?)?
-            .iter()
-            .fold(0, |sum, byte| sum << 8 | u64::from(*byte)),
-    )
+    Some(bytes.get(at..at.checked_add(width)?)?.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
 }

@@ -19,20 +19,8 @@ const FLOOR: f32 = 1e-10;
 const SILENCE: f32 = -10.0;
 
 /// `[frames, bins]`, one row a frame, and the number of frames.
-pub(super) fn log_mel(
-    samples: &[f32],
-    processor: &AudioProcessor,
-    threads: usize,
-) -> (Vec<f32>, usize) {
-    let &AudioProcessor {
-        fft,
-        hop,
-        bins,
-        padding,
-        max_seconds,
-        sample_rate,
-        ..
-    } = processor;
+pub(super) fn log_mel(samples: &[f32], processor: &AudioProcessor, threads: usize) -> (Vec<f32>, usize) {
+    let &AudioProcessor { fft, hop, bins, padding, max_seconds, sample_rate, .. } = processor;
     let longest = (max_seconds * sample_rate as f64) as usize;
     let (padded, kept) = match padding {
         AudioPadding::Window(window) => {
@@ -50,26 +38,16 @@ pub(super) fn log_mel(
     let share = audible.div_ceil(threads.max(1)).max(1);
     let loudest = std::thread::scope(|scope| {
         let bank = &bank;
-        let mut pieces = values[..audible * bins]
-            .chunks_mut(share * bins)
-            .zip(signal_pieces(&signal, share * hop));
+        let mut pieces = values[..audible * bins].chunks_mut(share * bins).zip(signal_pieces(&signal, share * hop));
         let own = pieces.next();
-        let others: Vec<_> = pieces
-            .map(|(piece, signal)| scope.spawn(move || bank.frames(signal, piece)))
-            .collect();
+        let others: Vec<_> = pieces.map(|(piece, signal)| scope.spawn(move || bank.frames(signal, piece))).collect();
         let first = own.map_or(SILENCE, |(piece, signal)| bank.frames(signal, piece));
         let join = |other: std::thread::ScopedJoinHandle<'_, f32>| {
-            other
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
         others.into_iter().map(join).fold(first, f32::max)
     });
-    let loudest = if audible < padded / hop {
-        loudest.max(SILENCE)
-    } else {
-        loudest
-    };
+    let loudest = if audible < padded / hop { loudest.max(SILENCE) } else { loudest };
     values.truncate(kept * bins);
     for value in &mut values {
         *value = (value.max(loudest - 8.0) + 4.0) / 4.0;
@@ -78,9 +56,7 @@ pub(super) fn log_mel(
 }
 
 fn signal_pieces(signal: &[f32], step: usize) -> impl Iterator<Item = &[f32]> {
-    (0..signal.len())
-        .step_by(step)
-        .map(move |start| &signal[start..])
+    (0..signal.len()).step_by(step).map(move |start| &signal[start..])
 }
 
 /// The samples with half a window before them, padded to `padded` and reflected there; as long as `length` asks.
@@ -92,11 +68,7 @@ fn framed(samples: &[f32], padded: usize, fft: usize, length: usize) -> Vec<f32>
     signal.extend_from_slice(&samples[..samples.len().min(length.saturating_sub(half))]);
     while signal.len() < length {
         let index = signal.len() - half;
-        signal.push(if index < padded {
-            at(index)
-        } else {
-            at(2 * (padded - 1) - index)
-        });
+        signal.push(if index < padded { at(index) } else { at(2 * (padded - 1) - index) });
     }
     signal
 }
@@ -112,18 +84,10 @@ struct Bank {
 
 impl Bank {
     fn new(processor: &AudioProcessor) -> Self {
-        let &AudioProcessor {
-            fft,
-            hop,
-            bins,
-            sample_rate,
-            ..
-        } = processor;
+        let &AudioProcessor { fft, hop, bins, sample_rate, .. } = processor;
         let turn = std::f64::consts::TAU / fft as f64;
         Self {
-            window: (0..fft)
-                .map(|i| (0.5 - 0.5 * (turn * i as f64).cos()) as f32)
-                .collect(),
+            window: (0..fft).map(|i| (0.5 - 0.5 * (turn * i as f64).cos()) as f32).collect(),
             transform: RealFftPlanner::new().plan_fft_forward(fft),
             hop,
             bands: slaney(fft, bins, sample_rate),
@@ -142,19 +106,13 @@ impl Bank {
             for ((value, sample), weight) in frame.iter_mut().zip(samples).zip(&self.window) {
                 *value = sample * weight;
             }
-            let done = self
-                .transform
-                .process_with_scratch(&mut frame, &mut spectrum, &mut scratch);
+            let done = self.transform.process_with_scratch(&mut frame, &mut spectrum, &mut scratch);
             debug_assert!(done.is_ok(), "buffers come from the transform itself");
             for (power, value) in power.iter_mut().zip(&spectrum) {
                 *power = value.re * value.re + value.im * value.im;
             }
             for (value, (first, weights)) in row.iter_mut().zip(&self.bands) {
-                let sum: f32 = power[*first..]
-                    .iter()
-                    .zip(weights)
-                    .map(|(power, weight)| power * weight)
-                    .sum();
+                let sum: f32 = power[*first..].iter().zip(weights).map(|(power, weight)| power * weight).sum();
                 *value = sum.max(FLOOR).log10();
                 loudest = loudest.max(*value);
             }
@@ -168,38 +126,22 @@ impl Bank {
 fn slaney(fft: usize, bins: usize, sample_rate: usize) -> Vec<(usize, Vec<f32>)> {
     let step = 6.4f64.ln() / 27.0;
     let to_mel = |hertz: f64| {
-        if hertz < 1000.0 {
-            3.0 * hertz / 200.0
-        } else {
-            15.0 + (hertz / 1000.0).ln() / step
-        }
+        if hertz < 1000.0 { 3.0 * hertz / 200.0 } else { 15.0 + (hertz / 1000.0).ln() / step }
     };
     let to_hertz = |mel: f64| {
-        if mel < 15.0 {
-            200.0 * mel / 3.0
-        } else {
-            1000.0 * (step * (mel - 15.0)).exp()
-        }
+        if mel < 15.0 { 200.0 * mel / 3.0 } else { 1000.0 * (step * (mel - 15.0)).exp() }
     };
     let top = sample_rate as f64 / 2.0;
-    let edges: Vec<f64> = (0..bins + 2)
-        .map(|i| to_hertz(to_mel(top) * i as f64 / (bins + 1) as f64))
-        .collect();
+    let edges: Vec<f64> = (0..bins + 2).map(|i| to_hertz(to_mel(top) * i as f64 / (bins + 1) as f64)).collect();
     let hertz = |bin: usize| top * bin as f64 / (fft / 2) as f64;
     let band = |edges: &[f64]| {
         let (low, middle, high) = (edges[0], edges[1], edges[2]);
         let weight = |bin: usize| {
-            let (up, down) = (
-                (hertz(bin) - low) / (middle - low),
-                (high - hertz(bin)) / (high - middle),
-            );
+            let (up, down) = ((hertz(bin) - low) / (middle - low), (high - hertz(bin)) / (high - middle));
             (up.min(down).max(0.0) * 2.0 / (high - low)) as f32
         };
         let first = (0..=fft / 2).find(|bin| weight(*bin) > 0.0).unwrap_or(0);
-        let weights = (first..=fft / 2)
-            .map(weight)
-            .take_while(|weight| *weight > 0.0)
-            .collect();
+        let weights = (first..=fft / 2).map(weight).take_while(|weight| *weight > 0.0).collect();
         (first, weights)
     };
     edges.windows(3).map(band).collect()

@@ -93,11 +93,7 @@ pub(crate) struct Task<'a> {
 
 impl Task<'_> {
     /// Header, limits, samples, frames; asks between packets whether the result is still wanted.
-    pub(crate) fn prepare(
-        &self,
-        bytes: Bytes,
-        processor: &AudioProcessor,
-    ) -> Result<Worked<LogMel>> {
+    pub(crate) fn prepare(&self, bytes: Bytes, processor: &AudioProcessor) -> Result<Worked<LogMel>> {
         let mut limits = self.limits;
         limits.check_bytes(bytes.len())?;
         if processor.padding == AudioPadding::None {
@@ -105,52 +101,27 @@ impl Task<'_> {
             limits.seconds = limits.seconds.min(processor.max_seconds);
         }
         let opened = decode::open(bytes)?;
-        let rate = u32::try_from(processor.sample_rate)
-            .map_err(|_| StageError::unsupported("sample rate of the model"))?;
+        let rate =
+            u32::try_from(processor.sample_rate).map_err(|_| StageError::unsupported("sample rate of the model"))?;
         let clip = opened.decode(rate, &limits, self.cancel)?;
         self.cancel.check()?;
         let id = identity(&clip, processor);
         let (values, frames) = mel::log_mel(&clip.samples, processor, self.threads);
-        let value = LogMel {
-            values,
-            frames,
-            bins: processor.bins,
-            id,
-        };
-        Ok(Worked {
-            value,
-            warnings: clip.warnings,
-            source: MediaFacts::Audio(clip.facts),
-        })
+        let value = LogMel { values, frames, bins: processor.bins, id };
+        Ok(Worked { value, warnings: clip.warnings, source: MediaFacts::Audio(clip.facts) })
     }
 }
 
 /// 256-bit hash of samples, layout and every setting of the processor.
 fn identity(clip: &decode::Clip, processor: &AudioProcessor) -> MediaId {
-    let AudioProcessor {
-        sample_rate,
-        fft,
-        hop,
-        bins,
-        padding,
-        max_seconds,
-        tokens,
-    } = processor;
+    let AudioProcessor { sample_rate, fft, hop, bins, padding, max_seconds, tokens } = processor;
     let window = match padding {
         AudioPadding::None => 0,
         AudioPadding::Window(frames) => *frames,
     };
     let mut hasher = blake3::Hasher::new_derive_key("weft audio v1: mono f32, layout, processor");
-    let source = [
-        clip.facts.sample_rate as usize,
-        clip.facts.channels,
-        clip.samples.len(),
-    ];
-    for number in
-        source
-            .into_iter()
-            .chain([*sample_rate, *fft, *hop, *bins, window, *tokens as usize])
-    {
+    let source = [clip.facts.sample_rate as usize, clip.facts.channels, clip.samples.len()];
+    for number in source.into_iter().chain([*sample_rate, *fft, *hop, *bins, window, *tokens as usize]) {
         hasher.update(&(number as u64).to_le_bytes());
     }
     hasher.update(&max_seconds.to_le_bytes());

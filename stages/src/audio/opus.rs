@@ -27,16 +27,8 @@ impl Opus {
     pub(super) fn new(header: Option<&[u8]>, channels: usize) -> Result<Self> {
         let head = header.map_or(Some(Head::plain(channels)), Head::parse);
         let head = head.ok_or_else(|| StageError::malformed("audio has a broken Opus header"))?;
-        let decoder = OpusMultistreamDecoder::new(
-            RATE,
-            head.mapping.len(),
-            head.streams,
-            head.coupled,
-            &head.mapping,
-        )
-        .map_err(|error| {
-            StageError::malformed(format!("audio has a broken Opus header: {error}"))
-        })?;
+        let decoder = OpusMultistreamDecoder::new(RATE, head.mapping.len(), head.streams, head.coupled, &head.mapping)
+            .map_err(|error| StageError::malformed(format!("audio has a broken Opus header: {error}")))?;
         Ok(Self {
             decoder,
             channels: head.mapping.len(),
@@ -53,10 +45,7 @@ impl Opus {
 
     /// Interleaved samples of one packet; `None` when it is damaged. `trim` are samples of a channel past the true end.
     pub(super) fn decode(&mut self, packet: &[u8], trim: usize) -> Option<&[f32]> {
-        let frames = self
-            .decoder
-            .decode_float(packet, &mut self.buffer, false)
-            .ok()?;
+        let frames = self.decoder.decode_float(packet, &mut self.buffer, false).ok()?;
         let skipped = self.skip.min(frames);
         self.skip -= skipped;
         let end = frames.saturating_sub(trim).max(skipped);
@@ -80,13 +69,7 @@ struct Head {
 impl Head {
     fn plain(channels: usize) -> Self {
         let channels = channels.clamp(1, 2);
-        Self {
-            skip: 0,
-            gain: 0,
-            streams: 1,
-            coupled: channels - 1,
-            mapping: (0..channels as u8).collect(),
-        }
+        Self { skip: 0, gain: 0, streams: 1, coupled: channels - 1, mapping: (0..channels as u8).collect() }
     }
 
     fn parse(header: &[u8]) -> Option<Self> {
@@ -97,33 +80,15 @@ impl Head {
         };
         let pair = |at: usize| {
             let bytes: [u8; 2] = body.get(at..at + 2)?.try_into().ok()?;
-            Some(if little {
-                u16::from_le_bytes(bytes)
-            } else {
-                u16::from_be_bytes(bytes)
-            })
+            Some(if little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
         };
         let channels = usize::from(*body.get(1)?);
-        let (skip, gain, family) = (
-            usize::from(pair(2)?),
-            pair(8)?.cast_signed(),
-            *body.get(10)?,
-        );
+        let (skip, gain, family) = (usize::from(pair(2)?), pair(8)?.cast_signed(), *body.get(10)?);
         if family == 0 {
-            return (1..=2).contains(&channels).then(|| Self {
-                skip,
-                gain,
-                ..Self::plain(channels)
-            });
+            return (1..=2).contains(&channels).then(|| Self { skip, gain, ..Self::plain(channels) });
         }
         let (streams, coupled) = (usize::from(*body.get(11)?), usize::from(*body.get(12)?));
         let mapping = body.get(13..13 + channels)?.to_vec();
-        Some(Self {
-            skip,
-            gain,
-            streams,
-            coupled,
-            mapping,
-        })
+        Some(Self { skip, gain, streams, coupled, mapping })
     }
 }

@@ -29,29 +29,12 @@ impl Resampler {
             None
         } else {
             let window = WindowFunction::BlackmanHarris2;
-            let made = Fft::new_custom(
-                from as usize,
-                to as usize,
-                block(from, to),
-                1,
-                1,
-                window,
-                FixedSync::Both,
-            );
+            let made = Fft::new_custom(from as usize, to as usize, block(from, to), 1, 1, window, FixedSync::Both);
             Some(made.map_err(|error| fault(&error))?)
         };
         let late = fft.as_ref().map_or(0, |fft| fft.output_delay());
         let block = vec![0.0; fft.as_ref().map_or(0, |fft| fft.output_frames_max())];
-        Ok(Self {
-            fft,
-            from: from.into(),
-            to: to.into(),
-            waiting: Vec::new(),
-            block,
-            taken: 0,
-            given: 0,
-            late,
-        })
+        Ok(Self { fft, from: from.into(), to: to.into(), waiting: Vec::new(), block, taken: 0, given: 0, late })
     }
 
     /// Takes samples and appends what is ready.
@@ -105,15 +88,10 @@ impl Resampler {
         };
         let frames = self.block.len();
         let source = InterleavedSlice::new(input, 1, need).map_err(|error| fault(&error))?;
-        let mut target =
-            InterleavedSlice::new_mut(&mut self.block, 1, frames).map_err(|error| fault(&error))?;
-        let indexing = Indexing {
-            partial_len: partial,
-            ..Indexing::default()
-        };
-        let (_, made) = fft
-            .process_into_buffer(&source, &mut target, Some(&indexing))
-            .map_err(|error| fault(&error))?;
+        let mut target = InterleavedSlice::new_mut(&mut self.block, 1, frames).map_err(|error| fault(&error))?;
+        let indexing = Indexing { partial_len: partial, ..Indexing::default() };
+        let (_, made) =
+            fft.process_into_buffer(&source, &mut target, Some(&indexing)).map_err(|error| fault(&error))?;
         let skipped = self.late.min(made);
         self.late -= skipped;
         self.given += (made - skipped) as u64;
@@ -135,8 +113,5 @@ fn block(from: u32, to: u32) -> usize {
 }
 
 fn fault(error: &dyn std::fmt::Display) -> StageError {
-    StageError::new(
-        ErrorKind::Internal,
-        format!("the sample rate cannot be changed: {error}"),
-    )
+    StageError::new(ErrorKind::Internal, format!("the sample rate cannot be changed: {error}"))
 }

@@ -56,9 +56,7 @@ impl<'a> Sink<'a> {
         let frames = interleaved.chunks_exact(channels);
         let number = |value: f32| if value.is_finite() { value } else { 0.0 };
         self.mono.clear();
-        self.mono.extend(
-            frames.map(|frame| frame.iter().map(|value| number(*value)).sum::<f32>() * share),
-        );
+        self.mono.extend(frames.map(|frame| frame.iter().map(|value| number(*value)).sum::<f32>() * share));
         if let Some(resampler) = &mut self.resampler {
             resampler.push(&self.mono, &mut self.samples)?;
         }
@@ -66,8 +64,7 @@ impl<'a> Sink<'a> {
     }
 
     fn without_priming<'s>(&mut self, samples: &'s [f32], rate: u32, channels: usize) -> &'s [f32] {
-        let dropped =
-            ((self.priming * f64::from(rate)).round() as usize).min(samples.len() / channels);
+        let dropped = ((self.priming * f64::from(rate)).round() as usize).min(samples.len() / channels);
         self.priming -= dropped as f64 / f64::from(rate);
         &samples[dropped * channels..]
     }
@@ -83,20 +80,9 @@ impl<'a> Sink<'a> {
     pub(super) fn finish(mut self, format: AudioFormat, warnings: Vec<String>) -> Result<Clip> {
         self.flush()?;
         let (Some((sample_rate, channels)), false) = (self.heard, self.samples.is_empty()) else {
-            return Err(StageError::malformed(
-                "audio holds no samples: nothing in it could be decoded",
-            ));
+            return Err(StageError::malformed("audio holds no samples: nothing in it could be decoded"));
         };
-        let facts = AudioFacts {
-            format,
-            sample_rate,
-            channels,
-            length: Length::Decoded(self.seconds),
-        };
-        Ok(Clip {
-            samples: self.samples,
-            facts,
-            warnings,
-        })
+        let facts = AudioFacts { format, sample_rate, channels, length: Length::Decoded(self.seconds) };
+        Ok(Clip { samples: self.samples, facts, warnings })
     }
 }

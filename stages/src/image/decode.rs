@@ -3,9 +3,7 @@
 
 use std::io::Cursor;
 
-use image::codecs::{
-    bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, tiff::TiffDecoder, webp::WebPDecoder,
-};
+use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, tiff::TiffDecoder, webp::WebPDecoder};
 use image::error::{ImageError, LimitErrorKind};
 use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, RgbImage};
@@ -28,23 +26,14 @@ pub(super) struct Picture {
 
 impl Picture {
     pub(super) fn facts(&self) -> ImageFacts {
-        ImageFacts {
-            format: self.format,
-            width: self.width,
-            height: self.height,
-        }
+        ImageFacts { format: self.format, width: self.width, height: self.height }
     }
 }
 
 /// A picture whose header has been read.
 pub(super) enum Opened<'a> {
     Jpeg(Jpeg<'a>),
-    Other {
-        decoder: Box<dyn ImageDecoder + 'a>,
-        facts: ImageFacts,
-        orientation: Orientation,
-        warnings: Vec<String>,
-    },
+    Other { decoder: Box<dyn ImageDecoder + 'a>, facts: ImageFacts, orientation: Orientation, warnings: Vec<String> },
 }
 
 /// Reads the header.
@@ -55,9 +44,7 @@ pub(super) fn open<'a>(bytes: &'a [u8], limits: &ImageLimits) -> Result<Opened<'
     let mut warnings = Vec::new();
     let mut decoder: Box<dyn ImageDecoder + 'a> = match format {
         ImageFormat::Jpeg => return Jpeg::open(bytes, limits).map(Opened::Jpeg),
-        ImageFormat::Png => {
-            Box::new(PngDecoder::with_limits(source, budget(limits)).map_err(read_error)?)
-        }
+        ImageFormat::Png => Box::new(PngDecoder::with_limits(source, budget(limits)).map_err(read_error)?),
         ImageFormat::Gif => {
             if gif_is_animated(bytes) {
                 warnings.push("the GIF is animated: only its first frame is used".into());
@@ -80,21 +67,14 @@ pub(super) fn open<'a>(bytes: &'a [u8], limits: &ImageLimits) -> Result<Opened<'
     // Broken metadata do not make a picture unreadable: Pillow, too, shows it as stored.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let facts = upright(format, width as usize, height as usize, orientation);
-    Ok(Opened::Other {
-        decoder,
-        facts,
-        orientation,
-        warnings,
-    })
+    Ok(Opened::Other { decoder, facts, orientation, warnings })
 }
 
 impl Opened<'_> {
     /// What the header says.
     pub(super) fn facts(&self) -> ImageFacts {
         match self {
-            Self::Jpeg(jpeg) => {
-                upright(ImageFormat::Jpeg, jpeg.width, jpeg.height, jpeg.orientation)
-            }
+            Self::Jpeg(jpeg) => upright(ImageFormat::Jpeg, jpeg.width, jpeg.height, jpeg.orientation),
             Self::Other { facts, .. } => *facts,
         }
     }
@@ -108,67 +88,30 @@ impl Opened<'_> {
                 let (rgb, warnings) = jpeg.decode()?;
                 (rgb, stored, orientation, warnings)
             }
-            Self::Other {
-                decoder,
-                orientation,
-                warnings,
-                ..
-            } => {
+            Self::Other { decoder, orientation, warnings, .. } => {
                 let (width, height) = decoder.dimensions();
-                (
-                    to_rgb(decoder)?,
-                    (width as usize, height as usize),
-                    orientation,
-                    warnings,
-                )
+                (to_rgb(decoder)?, (width as usize, height as usize), orientation, warnings)
             }
         };
         cancel.check()?;
         let rgb = turn(rgb, stored, orientation)?;
-        Ok(Picture {
-            rgb,
-            width: facts.width,
-            height: facts.height,
-            format: facts.format,
-            warnings,
-        })
+        Ok(Picture { rgb, width: facts.width, height: facts.height, format: facts.format, warnings })
     }
 }
 
-fn upright(
-    format: ImageFormat,
-    width: usize,
-    height: usize,
-    orientation: Orientation,
-) -> ImageFacts {
+fn upright(format: ImageFormat, width: usize, height: usize, orientation: Orientation) -> ImageFacts {
     use Orientation::{Rotate90, Rotate90FlipH, Rotate270, Rotate270FlipH};
-    let turned = matches!(
-        orientation,
-        Rotate90 | Rotate270 | Rotate90FlipH | Rotate270FlipH
-    );
-    let (width, height) = if turned {
-        (height, width)
-    } else {
-        (width, height)
-    };
-    ImageFacts {
-        format,
-        width,
-        height,
-    }
+    let turned = matches!(orientation, Rotate90 | Rotate270 | Rotate90FlipH | Rotate270FlipH);
+    let (width, height) = if turned { (height, width) } else { (width, height) };
+    ImageFacts { format, width, height }
 }
 
-fn turn(
-    rgb: Vec<u8>,
-    (width, height): (usize, usize),
-    orientation: Orientation,
-) -> Result<Vec<u8>> {
+fn turn(rgb: Vec<u8>, (width, height): (usize, usize), orientation: Orientation) -> Result<Vec<u8>> {
     if orientation == Orientation::NoTransforms {
         return Ok(rgb);
     }
-    let buffer = RgbImage::from_raw(width as u32, height as u32, rgb).ok_or_else(|| {
-        StageError::malformed("image data does not have the size its header states")
-    })?;
+    let buffer = RgbImage::from_raw(width as u32, height as u32, rgb)
+        .ok_or_else(|| StageError::malformed("image data does not have the size its header states"))?;
     let mut picture = DynamicImage::ImageRgb8(buffer);
     picture.apply_orientation(orientation);
     Ok(picture.into_rgb8().into_raw())
@@ -177,48 +120,28 @@ fn turn(
 /// What a decoder may allocate beside the picture itself: eight bytes a pixel cover 16-bit RGBA.
 fn budget(limits: &ImageLimits) -> image::Limits {
     let mut budget = image::Limits::no_limits();
-    budget.max_alloc = Some(
-        (limits.pixels as u64)
-            .saturating_mul(8)
-            .saturating_add(16 << 20),
-    );
+    budget.max_alloc = Some((limits.pixels as u64).saturating_mul(8).saturating_add(16 << 20));
     budget
 }
 
 fn to_rgb(decoder: Box<dyn ImageDecoder + '_>) -> Result<Vec<u8>> {
     let color = decoder.color_type();
     if matches!(color, ColorType::Rgb32F | ColorType::Rgba32F) {
-        return Ok(DynamicImage::from_decoder(decoder)
-            .map_err(read_error)?
-            .into_rgb8()
-            .into_raw());
+        return Ok(DynamicImage::from_decoder(decoder).map_err(read_error)?.into_rgb8().into_raw());
     }
-    let size = usize::try_from(decoder.total_bytes())
-        .map_err(|_| StageError::too_large("image is too large"))?;
+    let size = usize::try_from(decoder.total_bytes()).map_err(|_| StageError::too_large("image is too large"))?;
     let mut data = vec![0; size];
     decoder.read_image(&mut data).map_err(read_error)?;
     if color.bytes_per_pixel() / color.channel_count() == 2 {
-        data = data
-            .chunks_exact(2)
-            .map(|pair| to_byte(u16::from_ne_bytes([pair[0], pair[1]])))
-            .collect();
+        data = data.chunks_exact(2).map(|pair| to_byte(u16::from_ne_bytes([pair[0], pair[1]]))).collect();
     }
     Ok(match color.channel_count() {
         1 => data.iter().flat_map(|&grey| [grey; 3]).collect(),
-        2 => data
-            .chunks_exact(2)
-            .flat_map(|pixel| [on_white(pixel[0], pixel[1]); 3])
-            .collect(),
+        2 => data.chunks_exact(2).flat_map(|pixel| [on_white(pixel[0], pixel[1]); 3]).collect(),
         3 => data,
         _ => data
             .chunks_exact(4)
-            .flat_map(|p| {
-                [
-                    on_white(p[0], p[3]),
-                    on_white(p[1], p[3]),
-                    on_white(p[2], p[3]),
-                ]
-            })
+            .flat_map(|p| [on_white(p[0], p[3]), on_white(p[1], p[3]), on_white(p[2], p[3])])
             .collect(),
     })
 }
@@ -240,16 +163,11 @@ fn read_error(error: ImageError) -> StageError {
             StageError::unsupported(format!("image uses a feature that is not decoded: {error}"))
         }
         ImageError::Limits(error)
-            if matches!(
-                error.kind(),
-                LimitErrorKind::DimensionError | LimitErrorKind::InsufficientMemory
-            ) =>
+            if matches!(error.kind(), LimitErrorKind::DimensionError | LimitErrorKind::InsufficientMemory) =>
         {
             StageError::too_large("image needs more memory than its limit in pixels allows")
         }
-        ImageError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            truncated()
-        }
+        ImageError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => truncated(),
         error => {
             let text = error.to_string();
             if text.to_ascii_lowercase().contains("unexpected end")
@@ -274,10 +192,7 @@ mod tests {
 
     #[test]
     fn sixteen_bits_scale_to_the_nearest_byte() {
-        assert_eq!(
-            [0, 127, 128, 129, 257, 65_534, 65_535].map(to_byte),
-            [0, 0, 0, 1, 1, 255, 255]
-        );
+        assert_eq!([0, 127, 128, 129, 257, 65_534, 65_535].map(to_byte), [0, 0, 0, 1, 1, 255, 255]);
     }
 
     #[test]

@@ -29,21 +29,11 @@ impl<'a> Jpeg<'a> {
             .set_max_height(usize::from(u16::MAX))
             .jpeg_set_out_colorspace(ColorSpace::RGB);
         let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-        decoder
-            .decode_headers()
-            .map_err(|error| read_error(&error))?;
+        decoder.decode_headers().map_err(|error| read_error(&error))?;
         let (width, height) = decoder.dimensions().ok_or_else(truncated)?;
         limits.check_size(width, height)?;
-        let exif = decoder
-            .exif()
-            .and_then(|chunk| Orientation::from_exif_chunk(chunk));
-        Ok(Self {
-            bytes,
-            options,
-            width,
-            height,
-            orientation: exif.unwrap_or(Orientation::NoTransforms),
-        })
+        let exif = decoder.exif().and_then(|chunk| Orientation::from_exif_chunk(chunk));
+        Ok(Self { bytes, options, width, height, orientation: exif.unwrap_or(Orientation::NoTransforms) })
     }
 
     /// RGB rows and warnings. Strict decoding makes a cut or broken stream an error instead of a picture with a grey part;
@@ -53,10 +43,7 @@ impl<'a> Jpeg<'a> {
         match self.attempt(true) {
             Err(error) if error.to_string().contains(STRAY) && has_end(self.bytes) => {
                 let rgb = self.attempt(false).map_err(|error| read_error(&error))?;
-                Ok((
-                    rgb,
-                    vec!["the JPEG has stray bytes between its headers".into()],
-                ))
+                Ok((rgb, vec!["the JPEG has stray bytes between its headers".into()]))
             }
             Err(error) => Err(read_error(&error)),
             Ok(rgb) => Ok((rgb, Vec::new())),
@@ -64,20 +51,12 @@ impl<'a> Jpeg<'a> {
     }
 
     fn attempt(&self, strict: bool) -> std::result::Result<Vec<u8>, DecodeErrors> {
-        JpegDecoder::new_with_options(
-            ZCursor::new(self.bytes),
-            self.options.set_strict_mode(strict),
-        )
-        .decode()
+        JpegDecoder::new_with_options(ZCursor::new(self.bytes), self.options.set_strict_mode(strict)).decode()
     }
 }
 
 fn has_end(bytes: &[u8]) -> bool {
-    bytes
-        .windows(2)
-        .rev()
-        .take(64 << 10)
-        .any(|pair| pair == [0xFF, 0xD9])
+    bytes.windows(2).rev().take(64 << 10).any(|pair| pair == [0xFF, 0xD9])
 }
 
 fn read_error(error: &DecodeErrors) -> StageError {
@@ -86,9 +65,7 @@ fn read_error(error: &DecodeErrors) -> StageError {
             StageError::unsupported(format!("JPEG of a kind that is not decoded: {scheme:?}"))
         }
         DecodeErrors::ExhaustedData | DecodeErrors::IoErrors(_) => truncated(),
-        DecodeErrors::ZeroError => {
-            StageError::malformed("image has no pixels: its header states a side of 0")
-        }
+        DecodeErrors::ZeroError => StageError::malformed("image has no pixels: its header states a side of 0"),
         DecodeErrors::FormatStatic(text) if text.contains("Premature") => truncated(),
         error => StageError::malformed(format!("JPEG is broken or truncated: {error:?}")),
     }

@@ -47,11 +47,7 @@ pub struct ImageFacts {
 
 /// Facts of a picture from its header alone, for pricing. Reads no pixel and applies no limit.
 pub fn image_facts(bytes: &[u8]) -> Result<ImageFacts> {
-    let limits = ImageLimits {
-        bytes: usize::MAX,
-        pixels: usize::MAX,
-        side: usize::MAX,
-    };
+    let limits = ImageLimits { bytes: usize::MAX, pixels: usize::MAX, side: usize::MAX };
     guarded(|| Ok(decode::open(bytes, &limits)?.facts()))
 }
 
@@ -64,11 +60,7 @@ pub(crate) struct Task<'a> {
 
 impl Task<'_> {
     /// Header, limits, plan, pixels, patches; asks between steps whether the result is still wanted.
-    pub(crate) fn prepare(
-        &self,
-        bytes: &[u8],
-        processor: &ImageProcessor,
-    ) -> Result<Worked<Patches>> {
+    pub(crate) fn prepare(&self, bytes: &[u8], processor: &ImageProcessor) -> Result<Worked<Patches>> {
         let opened = decode::open(bytes, &self.limits)?;
         let facts = opened.facts();
         let plan = processor.plan(facts.width, facts.height)?;
@@ -77,14 +69,6 @@ impl Task<'_> {
         self.cancel.check()?;
         let (values, id) = patches::patches(&picture, &plan, processor, self.threads);
         let source = MediaFacts::Image(picture.facts());
-        Ok(Worked {
-            value: Patches {
-                values,
-                grid: plan.grid,
-                id,
-            },
-            warnings: picture.warnings,
-            source,
-        })
+        Ok(Worked { value: Patches { values, grid: plan.grid, id }, warnings: picture.warnings, source })
     }
 }

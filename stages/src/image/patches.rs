@@ -18,11 +18,7 @@ pub(super) fn patches(
     processor: &ImageProcessor,
     threads: usize,
 ) -> (Vec<f32>, MediaId) {
-    let resize = Resize::new(
-        (picture.width, picture.height),
-        (plan.width, plan.height),
-        processor.filter,
-    );
+    let resize = Resize::new((picture.width, picture.height), (plan.width, plan.height), processor.filter);
     let tables = tables(processor);
     let strips = plan.grid.h / processor.merge;
     let strip_values = plan.grid.w * processor.merge * processor.patch_values();
@@ -52,34 +48,18 @@ pub(super) fn patches(
         hashed.join()
     });
     // The hash reads plain memory and cannot panic; were it to, the worker's own catch must see it.
-    (
-        values,
-        id.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-    )
+    (values, id.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
 /// One row of merged patches from its `merge * patch` lines of pixels.
-fn write_strip(
-    lines: &[u8],
-    strip: &mut [f32],
-    width: usize,
-    processor: &ImageProcessor,
-    tables: &[[f32; 256]; 3],
-) {
-    let &ImageProcessor {
-        patch,
-        merge,
-        temporal_patch,
-        ..
-    } = processor;
+fn write_strip(lines: &[u8], strip: &mut [f32], width: usize, processor: &ImageProcessor, tables: &[[f32; 256]; 3]) {
+    let &ImageProcessor { patch, merge, temporal_patch, .. } = processor;
     for (index, values) in strip.chunks_exact_mut(processor.patch_values()).enumerate() {
         let (block, inner) = (index / (merge * merge), index % (merge * merge));
         let top = inner / merge * patch;
         let left = (block * merge + inner % merge) * patch;
-        for (channel, (table, frames)) in tables
-            .iter()
-            .zip(values.chunks_exact_mut(temporal_patch * patch * patch))
-            .enumerate()
+        for (channel, (table, frames)) in
+            tables.iter().zip(values.chunks_exact_mut(temporal_patch * patch * patch)).enumerate()
         {
             let (frame, repeats) = frames.split_at_mut(patch * patch);
             for (row, target) in frame.chunks_exact_mut(patch).enumerate() {
@@ -98,36 +78,17 @@ fn write_strip(
 /// What each byte of each channel becomes: `(byte * rescale - mean) / std`.
 fn tables(processor: &ImageProcessor) -> [[f32; 256]; 3] {
     std::array::from_fn(|channel| {
-        std::array::from_fn(|byte| {
-            (byte as f32 * processor.rescale - processor.mean[channel]) / processor.std[channel]
-        })
+        std::array::from_fn(|byte| (byte as f32 * processor.rescale - processor.mean[channel]) / processor.std[channel])
     })
 }
 
 /// 256-bit hash of pixels, dimensions, layout and every setting of the processor.
 fn identity(picture: &Picture, processor: &ImageProcessor) -> MediaId {
-    let ImageProcessor {
-        patch,
-        temporal_patch,
-        merge,
-        min_pixels,
-        max_pixels,
-        filter,
-        rescale,
-        mean,
-        std,
-    } = processor;
+    let ImageProcessor { patch, temporal_patch, merge, min_pixels, max_pixels, filter, rescale, mean, std } = processor;
     let mut hasher = blake3::Hasher::new_derive_key("weft image v1: rgb8, dimensions, processor");
-    for number in [
-        picture.width,
-        picture.height,
-        *patch,
-        *temporal_patch,
-        *merge,
-        *min_pixels,
-        *max_pixels,
-        *filter as usize,
-    ] {
+    for number in
+        [picture.width, picture.height, *patch, *temporal_patch, *merge, *min_pixels, *max_pixels, *filter as usize]
+    {
         hasher.update(&(number as u64).to_le_bytes());
     }
     for number in [rescale].into_iter().chain(mean).chain(std) {

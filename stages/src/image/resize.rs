@@ -50,22 +50,16 @@ impl Axis {
             let start = (center - support + 0.5).max(0.0) as usize;
             let end = ((center + support + 0.5) as usize).min(from);
             weights.clear();
-            weights.extend(
-                (start..end).map(|x| weight(filter, (x as f64 - center + 0.5) * (1.0 / stretch))),
-            );
+            weights.extend((start..end).map(|x| weight(filter, (x as f64 - center + 0.5) * (1.0 / stretch))));
             let sum: f64 = weights.iter().sum();
             for (i, weight) in weights.iter().enumerate() {
-                let share =
-                    if sum == 0.0 { *weight } else { weight / sum } * f64::from(1 << PRECISION);
+                let share = if sum == 0.0 { *weight } else { weight / sum } * f64::from(1 << PRECISION);
                 let whole = (share + 0.5f64.copysign(share)) as i32;
                 axis.whole[out * stride + i] = whole;
                 axis.high[out * stride + i] = (whole >> SPLIT) as i16;
                 axis.low[out * stride + i] = (whole & ((1 << SPLIT) - 1)) as i16;
             }
-            axis.taps.push(Tap {
-                start,
-                len: end - start,
-            });
+            axis.taps.push(Tap { start, len: end - start });
         }
         axis
     }
@@ -88,10 +82,7 @@ pub(super) struct Resize {
 impl Resize {
     /// From one size to another, each as `(width, height)`.
     pub(super) fn new(from: (usize, usize), to: (usize, usize), filter: ResizeFilter) -> Self {
-        Self {
-            columns: Axis::new(from.0, to.0, filter),
-            rows: Axis::new(from.1, to.1, filter),
-        }
+        Self { columns: Axis::new(from.0, to.0, filter), rows: Axis::new(from.1, to.1, filter) }
     }
 
     /// Rows `rows` of the result, three bytes a pixel, from the whole source.
@@ -101,11 +92,7 @@ impl Resize {
         let (Some(first), Some(last)) = (taps.first(), taps.last()) else {
             return Vec::new();
         };
-        let needed = if self.rows.is_identity() {
-            rows.clone()
-        } else {
-            first.start..last.start + last.len
-        };
+        let needed = if self.rows.is_identity() { rows.clone() } else { first.start..last.start + last.len };
         let origin = needed.start;
         let narrow = self.narrow(&rgb[needed.start * source..needed.end * source]);
         if self.rows.is_identity() {
@@ -138,29 +125,12 @@ impl Resize {
         let mut planes = vec![0i16; 3 * (axis.from + axis.stride)];
         let (red, rest) = planes.split_at_mut(axis.from + axis.stride);
         let (green, blue) = rest.split_at_mut(axis.from + axis.stride);
-        for (line, target) in rgb
-            .chunks_exact(axis.from * 3)
-            .zip(out.chunks_exact_mut(axis.len() * 3))
-        {
-            for (((pixel, r), g), b) in line
-                .chunks_exact(3)
-                .zip(&mut *red)
-                .zip(&mut *green)
-                .zip(&mut *blue)
-            {
-                (*r, *g, *b) = (
-                    i16::from(pixel[0]),
-                    i16::from(pixel[1]),
-                    i16::from(pixel[2]),
-                );
+        for (line, target) in rgb.chunks_exact(axis.from * 3).zip(out.chunks_exact_mut(axis.len() * 3)) {
+            for (((pixel, r), g), b) in line.chunks_exact(3).zip(&mut *red).zip(&mut *green).zip(&mut *blue) {
+                (*r, *g, *b) = (i16::from(pixel[0]), i16::from(pixel[1]), i16::from(pixel[2]));
             }
-            let weights = axis
-                .high
-                .chunks_exact(axis.stride)
-                .zip(axis.low.chunks_exact(axis.stride));
-            for ((pixel, tap), (high, low)) in
-                target.chunks_exact_mut(3).zip(&axis.taps).zip(weights)
-            {
+            let weights = axis.high.chunks_exact(axis.stride).zip(axis.low.chunks_exact(axis.stride));
+            for ((pixel, tap), (high, low)) in target.chunks_exact_mut(3).zip(&axis.taps).zip(weights) {
                 let padded = tap.len.next_multiple_of(LANES);
                 let (high, low) = (&high[..padded], &low[..padded]);
                 for (value, plane) in pixel.iter_mut().zip([&*red, &*green, &*blue]) {
@@ -176,9 +146,7 @@ impl Resize {
 
 #[inline]
 fn inner(samples: &[i16], weights: &[i16]) -> i32 {
-    samples.iter().zip(weights).fold(0i32, |sum, (&a, &b)| {
-        sum.wrapping_add(i32::from(a) * i32::from(b))
-    })
+    samples.iter().zip(weights).fold(0i32, |sum, (&a, &b)| sum.wrapping_add(i32::from(a) * i32::from(b)))
 }
 
 #[inline]
@@ -226,25 +194,16 @@ mod tests {
     use super::*;
 
     /// Pillow's loops as they stand, without the split.
-    fn naive(
-        rgb: &[u8],
-        from: (usize, usize),
-        to: (usize, usize),
-        filter: ResizeFilter,
-    ) -> Vec<u8> {
-        let (columns, rows) = (
-            Axis::new(from.0, to.0, filter),
-            Axis::new(from.1, to.1, filter),
-        );
+    fn naive(rgb: &[u8], from: (usize, usize), to: (usize, usize), filter: ResizeFilter) -> Vec<u8> {
+        let (columns, rows) = (Axis::new(from.0, to.0, filter), Axis::new(from.1, to.1, filter));
         let pass = |axis: &Axis, lines: usize, at: &dyn Fn(usize, usize, usize) -> u8| {
             let mut out = Vec::new();
             for line in 0..lines {
                 for (i, tap) in axis.taps.iter().enumerate() {
                     for channel in 0..3 {
                         let weights = &axis.whole[i * axis.stride..];
-                        let sum = (0..tap.len).map(|k| {
-                            i64::from(at(line, tap.start + k, channel)) * i64::from(weights[k])
-                        });
+                        let sum =
+                            (0..tap.len).map(|k| i64::from(at(line, tap.start + k, channel)) * i64::from(weights[k]));
                         out.push(((sum.sum::<i64>() + (1 << 21)) >> 22).clamp(0, 255) as u8);
                     }
                 }
@@ -253,36 +212,20 @@ mod tests {
         };
         let wide = pass(&columns, from.1, &|y, x, c| rgb[(y * from.0 + x) * 3 + c]);
         let turned = pass(&rows, to.0, &|x, y, c| wide[(y * to.0 + x) * 3 + c]);
-        (0..to.1 * to.0 * 3)
-            .map(|i| turned[((i / 3 % to.0) * to.1 + i / 3 / to.0) * 3 + i % 3])
-            .collect()
+        (0..to.1 * to.0 * 3).map(|i| turned[((i / 3 % to.0) * to.1 + i / 3 / to.0) * 3 + i % 3]).collect()
     }
 
     #[test]
     fn split_coefficients_and_bands_equal_the_plain_loops() {
-        for (from, to) in [
-            ((37, 23), (9, 50)),
-            ((300, 200), (16, 16)),
-            ((9, 9), (40, 40)),
-            ((2000, 3), (4, 3)),
-            ((5, 400), (5, 7)),
-        ] {
-            let rgb: Vec<u8> = (0..from.0 * from.1 * 3)
-                .map(|i| (i * 7919 % 251 * (i % 3 + 1)) as u8)
-                .collect();
-            for filter in [
-                ResizeFilter::Bilinear,
-                ResizeFilter::Bicubic,
-                ResizeFilter::Lanczos,
-            ] {
+        for (from, to) in
+            [((37, 23), (9, 50)), ((300, 200), (16, 16)), ((9, 9), (40, 40)), ((2000, 3), (4, 3)), ((5, 400), (5, 7))]
+        {
+            let rgb: Vec<u8> = (0..from.0 * from.1 * 3).map(|i| (i * 7919 % 251 * (i % 3 + 1)) as u8).collect();
+            for filter in [ResizeFilter::Bilinear, ResizeFilter::Bicubic, ResizeFilter::Lanczos] {
                 let resize = Resize::new(from, to, filter);
                 let mut bands = resize.band(&rgb, 0..to.1 / 2);
                 bands.extend(resize.band(&rgb, to.1 / 2..to.1));
-                assert_eq!(
-                    bands,
-                    naive(&rgb, from, to, filter),
-                    "{from:?} to {to:?} {filter:?}"
-                );
+                assert_eq!(bands, naive(&rgb, from, to, filter), "{from:?} to {to:?} {filter:?}");
             }
         }
     }

@@ -9,21 +9,7 @@ pub(super) fn sniff(bytes: &[u8]) -> Result<ImageFormat> {
         [0xFF, 0xD8, 0xFF, ..] => Ok(ImageFormat::Jpeg),
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1A, b'\n', ..] => Ok(ImageFormat::Png),
         [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Ok(ImageFormat::Gif),
-        [
-            b'R',
-            b'I',
-            b'F',
-            b'F',
-            _,
-            _,
-            _,
-            _,
-            b'W',
-            b'E',
-            b'B',
-            b'P',
-            ..,
-        ] => Ok(ImageFormat::WebP),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Ok(ImageFormat::WebP),
         [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Ok(ImageFormat::Tiff),
         [b'B', b'M', ..] if is_bitmap(bytes) => Ok(ImageFormat::Bmp),
         _ => Err(foreign(bytes)),
@@ -32,9 +18,7 @@ pub(super) fn sniff(bytes: &[u8]) -> Result<ImageFormat> {
 
 // "BM" alone also begins plain text: the header's own length must be one of those in use.
 fn is_bitmap(bytes: &[u8]) -> bool {
-    bytes
-        .get(14..18)
-        .is_none_or(|size| matches!(size, [12 | 16 | 40 | 52 | 56 | 64 | 108 | 124, 0, 0, 0]))
+    bytes.get(14..18).is_none_or(|size| matches!(size, [12 | 16 | 40 | 52 | 56 | 64 | 108 | 124, 0, 0, 0]))
 }
 
 fn foreign(bytes: &[u8]) -> StageError {
@@ -58,9 +42,7 @@ fn foreign(bytes: &[u8]) -> StageError {
             Ok(text) if text.contains("<html") || text.contains("<!doctype") => "an HTML page",
             Ok(_) => "text",
             Err(_) => {
-                return StageError::unsupported(format!(
-                    "file is no image of a known format; {accepted}"
-                ));
+                return StageError::unsupported(format!("file is no image of a known format; {accepted}"));
             }
         },
     };
@@ -74,11 +56,7 @@ pub(super) fn gif_is_animated(bytes: &[u8]) -> bool {
 
 fn gif_frames(bytes: &[u8]) -> Option<usize> {
     let palette = |flags: u8| {
-        if flags & 0x80 == 0 {
-            0
-        } else {
-            3 << ((flags & 7) + 1)
-        }
+        if flags & 0x80 == 0 { 0 } else { 3 << ((flags & 7) + 1) }
     };
     let mut at = 13 + palette(*bytes.get(10)?);
     let mut frames = 0;

@@ -19,26 +19,15 @@ fn class(text: &str) -> Option<ErrorKind> {
 }
 
 fn is_picture(file: &str) -> bool {
-    [".jpg", ".png", ".html", ".svg", ".heic", ".bin"]
-        .iter()
-        .any(|end| file.ends_with(end))
+    [".jpg", ".png", ".html", ".svg", ".heic", ".bin"].iter().any(|end| file.ends_with(end))
 }
 
 #[test]
 fn each_broken_file_gives_its_class_within_a_second() {
     let listing: Value = serde_json::from_slice(fixture("odd/odd.json")).unwrap();
-    let unsupported = listing["audio"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|entry| entry["expect"] != "ok");
+    let unsupported = listing["audio"].as_array().unwrap().iter().filter(|entry| entry["expect"] != "ok");
     let mut wrong = Vec::new();
-    for entry in listing["broken"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .chain(unsupported)
-    {
+    for entry in listing["broken"].as_array().unwrap().iter().chain(unsupported) {
         let file = entry["file"].as_str().unwrap();
         let bytes = fixture(&format!("odd/{file}"));
         let mut expected = class(entry["expect"].as_str().unwrap());
@@ -48,23 +37,14 @@ fn each_broken_file_gives_its_class_within_a_second() {
         }
         let begun = Instant::now();
         let error = if is_picture(file) {
-            image(bytes, qwen(1_003_520))
-                .map(|prepared| prepared.warnings)
-                .err()
+            image(bytes, qwen(1_003_520)).map(|prepared| prepared.warnings).err()
         } else {
-            audio(bytes, whisper())
-                .map(|prepared| prepared.warnings)
-                .err()
+            audio(bytes, whisper()).map(|prepared| prepared.warnings).err()
         };
         let took = begun.elapsed();
-        println!(
-            "{file:<20} {took:>8.1?}  {}",
-            error.as_ref().map_or("ok", |error| &error.message)
-        );
+        println!("{file:<20} {took:>8.1?}  {}", error.as_ref().map_or("ok", |error| &error.message));
         if error.as_ref().map(|error| error.kind) != expected || took > Duration::from_secs(1) {
-            wrong.push(format!(
-                "{file}: {error:?}, expected {expected:?}, took {took:?}"
-            ));
+            wrong.push(format!("{file}: {error:?}, expected {expected:?}, took {took:?}"));
         }
         image(fixture("odd/good.png"), qwen(1_003_520)).unwrap();
     }
@@ -83,21 +63,11 @@ fn every_cut_of_a_picture_is_an_error_and_never_a_half_grey_picture() {
     ] {
         let whole = fixture(file);
         // The first GIF frame ends before the file does.
-        let last = if file.ends_with("gif") {
-            whole.len() / 6
-        } else {
-            whole.len() * 9 / 10
-        };
+        let last = if file.ends_with("gif") { whole.len() / 6 } else { whole.len() * 9 / 10 };
         for cut in (1..8).map(|part| last * part / 7) {
             let result = image(&whole[..cut], qwen(1_003_520));
-            let error = result
-                .err()
-                .unwrap_or_else(|| panic!("{file} cut at {cut} of {} was accepted", whole.len()));
-            assert_eq!(
-                error.kind,
-                ErrorKind::Malformed,
-                "{file} cut at {cut}: {error}"
-            );
+            let error = result.err().unwrap_or_else(|| panic!("{file} cut at {cut} of {} was accepted", whole.len()));
+            assert_eq!(error.kind, ErrorKind::Malformed, "{file} cut at {cut}: {error}");
         }
     }
 }

@@ -27,12 +27,8 @@ const HEADS: &[&[u8]] = &[
 ];
 
 fn check(bytes: &[u8]) -> std::result::Result<(), TestCaseError> {
-    for error in [
-        image(bytes.to_vec(), qwen(100_000)).err(),
-        audio(bytes.to_vec(), whisper()).err(),
-    ]
-    .into_iter()
-    .flatten()
+    for error in
+        [image(bytes.to_vec(), qwen(100_000)).err(), audio(bytes.to_vec(), whisper()).err()].into_iter().flatten()
     {
         prop_assert_ne!(error.kind, ErrorKind::Internal, "{}", error);
         prop_assert_ne!(error.kind, ErrorKind::Overloaded, "{}", error);

@@ -19,11 +19,7 @@ use weft_stages::{Prepared, Result, Stages, StagesConfig};
 static STAGES: LazyLock<Stages> = LazyLock::new(|| Stages::start(StagesConfig::default()).unwrap());
 
 fn wait<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(future)
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
 fn image(bytes: impl Into<Bytes>, processor: ImageProcessor) -> Result<Prepared<Patches>> {

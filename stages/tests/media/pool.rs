@@ -10,13 +10,8 @@ use crate::fixtures::fixture;
 use crate::{qwen, whisper};
 
 fn small() -> Stages {
-    let config = StagesConfig {
-        image_workers: 1,
-        audio_workers: 1,
-        text_workers: 1,
-        inbox: 3,
-        ..StagesConfig::default()
-    };
+    let config =
+        StagesConfig { image_workers: 1, audio_workers: 1, text_workers: 1, inbox: 3, ..StagesConfig::default() };
     Stages::start(config).unwrap()
 }
 
@@ -44,11 +39,7 @@ async fn a_full_inbox_refuses_at_once_and_room_comes_back() {
     let waiting: Vec<_> = (0..3)
         .map(|_| {
             let (stages, done) = (stages.clone(), Arc::clone(&done));
-            tokio::spawn(async move {
-                stages
-                    .text(move || done.fetch_add(1, Ordering::SeqCst))
-                    .await
-            })
+            tokio::spawn(async move { stages.text(move || done.fetch_add(1, Ordering::SeqCst)).await })
         })
         .collect();
     while stages.depth().text.waiting < 3 {
@@ -61,11 +52,7 @@ async fn a_full_inbox_refuses_at_once_and_room_comes_back() {
         assert_eq!(error.kind, ErrorKind::Overloaded, "{error}");
         assert!(begun.elapsed() < Duration::from_millis(200));
     }
-    assert_eq!(
-        stages.depth().text.waiting,
-        3,
-        "refusals leave nothing behind"
-    );
+    assert_eq!(stages.depth().text.waiting, 3, "refusals leave nothing behind");
     drop(release);
     held.await.unwrap();
     for task in waiting {
@@ -83,11 +70,7 @@ async fn cancelled_work_is_skipped_and_makes_room() {
     let gone: Vec<_> = (0..3)
         .map(|_| {
             let (stages, ran) = (stages.clone(), Arc::clone(&ran));
-            tokio::spawn(async move {
-                stages
-                    .text(move || ran.fetch_add(1, Ordering::SeqCst))
-                    .await
-            })
+            tokio::spawn(async move { stages.text(move || ran.fetch_add(1, Ordering::SeqCst)).await })
         })
         .collect();
     while stages.depth().text.waiting < 3 {
@@ -113,15 +96,9 @@ async fn cancelled_work_is_skipped_and_makes_room() {
 #[tokio::test]
 async fn a_panic_costs_one_request_and_the_worker_lives() {
     let stages = small();
-    let error = stages
-        .text(|| -> () { panic!("a decoder's fault, on purpose") })
-        .await
-        .unwrap_err();
+    let error = stages.text(|| -> () { panic!("a decoder's fault, on purpose") }).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Internal);
-    assert!(
-        !error.message.contains("on purpose"),
-        "inner texts stay inside: {error}"
-    );
+    assert!(!error.message.contains("on purpose"), "inner texts stay inside: {error}");
     assert_eq!(stages.text(|| 1).await.unwrap(), 1);
     assert_eq!(stages.depth().text.busy, 0);
 }
@@ -138,29 +115,18 @@ async fn media_run_beside_text_and_report_their_times() {
 
 #[test]
 fn the_last_drop_joins_and_waiting_callers_are_told() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let stages = small();
     let job = {
         let _inside = runtime.enter();
         let stages = stages.clone();
         // A job that ends by itself while the stages are going down.
-        runtime.spawn(async move {
-            stages
-                .text(|| std::thread::sleep(Duration::from_millis(50)))
-                .await
-        })
+        runtime.spawn(async move { stages.text(|| std::thread::sleep(Duration::from_millis(50))).await })
     };
     runtime.block_on(job).unwrap().unwrap();
     let begun = Instant::now();
     drop(stages);
-    assert!(
-        begun.elapsed() < Duration::from_secs(5),
-        "the drop joins and does not hang"
-    );
+    assert!(begun.elapsed() < Duration::from_secs(5), "the drop joins and does not hang");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -183,8 +149,5 @@ async fn a_job_may_drop_the_last_handle() {
     task.abort();
     let _aborted = task.await;
     drop(release);
-    tokio::time::timeout(Duration::from_secs(5), end.recv_async())
-        .await
-        .unwrap()
-        .unwrap();
+    tokio::time::timeout(Duration::from_secs(5), end.recv_async()).await.unwrap().unwrap();
 }
