@@ -38,7 +38,7 @@ const QUANT_ROWS: usize = 256;
 
 /// `x W^T + b` for every part: `x` is `rows x inputs`, row-major, the same for all parts.
 ///
-/// Quantised weights meet `x` rounded to 8 bits in blocks of 32 inputs; dense weights meet it as it is.
+/// Quantised weights meet `x` rounded twice to 8 bits in blocks of 32 inputs; dense weights meet it as it is.
 ///
 /// # Panics
 /// When shapes do not fit together, or the weights were packed for different levels.
@@ -161,7 +161,7 @@ fn tasks<S: Simd>(pool: &Pool, shape: &RowShape, parts: &[ProductPart<'_>]) -> V
     tasks
 }
 
-/// `x` in 8 bits.
+/// `x` in pairs of 8-bit rows.
 struct Rounded {
     rows: usize,
     codes: Buffer,
@@ -172,25 +172,25 @@ impl Rounded {
     /// # Safety
     /// The processor has the level of `S`.
     unsafe fn new<S: Simd>(pool: &Pool, x: &[f32], rows: usize, cols: usize) -> Self {
-        let mut codes = pool.take_scratch(rows * cols);
-        let mut blocks = pool.take_scratch(rows * cols / 32 * size_of::<ActivationBlock>());
+        let mut codes = pool.take_scratch(2 * rows * cols);
+        let mut blocks = pool.take_scratch(2 * rows * cols / 32 * size_of::<ActivationBlock>());
         let (to_codes, to_blocks) = (codes.elements::<i8>(), blocks.elements::<ActivationBlock>());
         if rows * cols < SHARED_PREPARATION {
             // SAFETY: the level is available.
-            unsafe { S::quantize_rows(x, to_codes, to_blocks) };
+            unsafe { quant::quantize_pairs::<S>(x, cols, to_codes, to_blocks) };
         } else {
             let chunk = rows.div_ceil(TASKS_PER_THREAD * pool.threads());
             let pieces: Vec<_> = x
                 .chunks(chunk * cols)
-                .zip(to_codes.chunks_mut(chunk * cols))
-                .zip(to_blocks.chunks_mut(chunk * cols / 32))
+                .zip(to_codes.chunks_mut(2 * chunk * cols))
+                .zip(to_blocks.chunks_mut(2 * chunk * cols / 32))
                 .map(std::sync::Mutex::new)
                 .collect();
             pool.run(pieces.len(), &|index| {
                 if let Ok(mut piece) = pieces[index].lock() {
                     let ((x, codes), blocks) = &mut *piece;
                     // SAFETY: the level is available.
-                    unsafe { S::quantize_rows(x, codes, blocks) };
+                    unsafe { quant::quantize_pairs::<S>(x, cols, codes, blocks) };
                 }
             });
         }
@@ -237,12 +237,12 @@ impl Product<'_> {
                 let bias = self.bias.map(|bias| &bias[column..][..columns]);
                 let mut first = chunk.start;
                 while first < chunk.end {
-                    // The largest tile that fits: a power of two.
-                    let rows = 1 << (chunk.end - first).min(S::QUANT_ROWS).ilog2();
+                    // The largest tile that fits: a power of two, with two rows of codes for each row.
+                    let rows = 1 << (chunk.end - first).min(S::QUANT_ROWS / 2).ilog2();
                     let tile = QuantTile {
                         panel: weight.as_ptr(),
-                        codes: codes[first * blocks * 32..][..rows * blocks * 32].as_ptr(),
-                        activations: activations[first * blocks..][..rows * blocks].as_ptr(),
+                        codes: codes[2 * first * blocks * 32..][..2 * rows * blocks * 32].as_ptr(),
+                        activations: activations[2 * first * blocks..][..2 * rows * blocks].as_ptr(),
                         blocks,
                         out: self.out.at(first * outputs + column),
                         out_stride: outputs,
@@ -251,7 +251,7 @@ impl Product<'_> {
                     };
                     // SAFETY: weight, codes, activations and bias were sized just above; rows and columns are inside
                     // `out` and belong to this task; the level is available.
-                    unsafe { S::quant_tile::<F>(&tile, rows) };
+                    unsafe { S::quant_tile::<F>(&tile, 2 * rows) };
                     first += rows;
                 }
             }

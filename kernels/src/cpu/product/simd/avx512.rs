@@ -110,7 +110,7 @@ impl Simd for Avx512 {
     }
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     unsafe fn quant_tile<F: Format>(tile: &QuantTile, rows: usize) {
-        rows!(rows; 1 2 4 => |ROWS| quant::tile::<Self, F, ROWS, 1>(tile));
+        rows!(rows; 2 4 => |ROWS| quant::tile::<Self, F, ROWS, 1>(tile));
     }
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     unsafe fn quantize_rows(x: &[f32], codes: &mut [i8], blocks: &mut [ActivationBlock]) {

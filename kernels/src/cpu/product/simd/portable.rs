@@ -24,7 +24,7 @@ impl Simd for Portable {
     const LANES: usize = N;
     const DENSE_ROWS: usize = 2;
     const DENSE_WIDE_ROWS: usize = 0;
-    const QUANT_ROWS: usize = 1;
+    const QUANT_ROWS: usize = 2;
     type F = [f32; N];
     type I = [i32; N];
 
@@ -119,7 +119,7 @@ impl Simd for Portable {
         dense::pack_rows(x, stride, rows, to);
     }
     unsafe fn quant_tile<F: Format>(tile: &QuantTile, rows: usize) {
-        rows!(rows; 1 => |ROWS| quant::tile::<Self, F, ROWS, 1>(tile));
+        rows!(rows; 2 => |ROWS| quant::tile::<Self, F, ROWS, 1>(tile));
     }
     unsafe fn quantize_rows(x: &[f32], codes: &mut [i8], blocks: &mut [ActivationBlock]) {
         quant::quantize_rows(x, codes, blocks);
