@@ -46,7 +46,7 @@ impl Answer {
 }
 
 impl Door {
-    /// Serves the embedded model with the sample pipelines.
+    /// Serves the embedded model.
     pub(crate) async fn open() -> Self {
         Self::with("", &[]).await
     }
@@ -55,7 +55,7 @@ impl Door {
     pub(crate) async fn with(yaml: &str, models: &[String]) -> Self {
         let flags = Overrides {
             models: models.to_vec(),
-            pipelines: vec![root().join("samples/pipelines")],
+            pipelines: Vec::new(),
             listen: Some("127.0.0.1:0".into()),
             threads: None,
         };
