@@ -82,7 +82,7 @@ fn a_job_killed_five_times_answers_every_line_once() {
     let mut seen = BTreeMap::new();
     for line in lines(&out).iter().chain(&lines(&errors)) {
         let id = line["custom_id"].as_str().map(str::to_owned);
-        let id = id.unwrap_or_else(|| format!("line-{}", line["line"].as_u64().expect("a line number") - 1));
+        let id = id.unwrap_or_else(|| format!("line-{}", line["index"].as_u64().expect("an index from 0")));
         *seen.entry(id).or_insert(0) += 1;
     }
     assert_eq!(seen.len(), LINES);

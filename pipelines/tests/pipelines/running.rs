@@ -201,7 +201,7 @@ async fn listings_say_what_there_is() {
     let models = runtime.models();
     assert_eq!((models.len(), models[0].image, models[0].audio, models[0].context), (1, true, true, 4096));
     assert_eq!(runtime.tokenize(MODEL, "<|IMAGE|>").unwrap().iter().filter(|&&id| id == 2040).count(), 0);
-    let report = inspect::model(&root().join("samples/models/tiny-omni")).unwrap();
+    let report = inspect::model(&weft_pipelines::ModelSource::Path(root().join("samples/models/tiny-omni"))).unwrap();
     assert_eq!((report.context, report.vocabulary, report.kv_bytes_per_token), (4096, 2048, 2 * 4 * 4 * 2 * 32));
     assert!(report.to_string().contains("640x480 picture"), "{report}");
 }
