@@ -118,7 +118,7 @@ fn svg(name: &str, nodes: &[Node], edges: &[(usize, usize)]) -> String {
             escaped(&node.title),
             x + 12,
             y + 40,
-            escaped(&node.note.chars().take(28).collect::<String>())
+            escaped(&node.note.chars().take(32).collect::<String>())
         );
     }
     out + "</svg>\n"

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
-use weft_pipelines::batch::{self, Answer, BatchJob, BatchLine, BatchReport};
+use weft_pipelines::batch::{self, Answer, BatchJob, BatchLine, BatchProgress, BatchReport};
 use weft_pipelines::{Error, ErrorKind, Options, Result, Target};
 
 /// A folder of one test, gone with it.
@@ -91,10 +91,13 @@ fn check_all(records: &HashMap<u64, Value>) {
 
 /// Runs until so many lines are reported, then drops the job as a kill does.
 async fn run_until(job: BatchJob, most: usize) -> Option<Result<BatchReport>> {
-    let (reported, seen) = (Cell::new(0), tokio::sync::Notify::new());
-    let progress = |_| {
-        reported.set(reported.get() + 1);
-        if reported.get() > most {
+    let (first, seen) = (Cell::new(None), tokio::sync::Notify::new());
+    let progress = |now: BatchProgress| {
+        let first = first.get().unwrap_or_else(|| {
+            first.set(Some(now.done));
+            now.done
+        });
+        if now.done > first.saturating_add(most) {
             seen.notify_one();
         }
     };
