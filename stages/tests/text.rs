@@ -1,5 +1,7 @@
 //! The text stage against golden prompts of the reference, and its promises under random input.
 
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
+
 use std::sync::Arc;
 use std::time::SystemTime;
 

@@ -56,7 +56,8 @@ impl Service {
         })?;
         if let (Some(language), Some(rules)) = (&options.language, &card.transcription) {
             let known = rules.languages.iter().any(|(code, _)| code == language);
-            if !known && !(rules.languages.is_empty() && language == "en") {
+            let english_only = rules.languages.is_empty() && language == "en";
+            if !known && !english_only {
                 let text = format!("model `{model}` does not know the language `{language}`");
                 return Err(StageError::unsupported(text));
             }

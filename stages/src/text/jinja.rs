@@ -14,7 +14,7 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use super::strftime::strftime;
 
 /// Steps that a template may take: far more than any conversation needs, far less than a minute.
-const FUEL: u64 = 50_000_000;
+const FUEL: u64 = 2_000_000;
 
 /// What a template raised on purpose.
 #[derive(Debug)]

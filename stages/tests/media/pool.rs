@@ -100,7 +100,14 @@ async fn a_panic_costs_one_request_and_the_worker_lives() {
     assert_eq!(error.kind, ErrorKind::Internal);
     assert!(!error.message.contains("on purpose"), "inner texts stay inside: {error}");
     assert_eq!(stages.text(|| 1).await.unwrap(), 1);
-    assert_eq!(stages.depth().text.busy, 0);
+    // A reply leaves just before its worker is counted as free.
+    for _ in 0..1000 {
+        if stages.depth().text.busy == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("a worker is still counted as busy");
 }
 
 #[tokio::test]
