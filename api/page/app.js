@@ -15,10 +15,10 @@ async function connect() {
     const { pipelines } = await (await fetch("/v1/pipelines")).json();
     const known = (await (await fetch("/v1/models")).json()).data;
     const named = new Set(pipelines.map((p) => p.name));
-    const models = known.filter((m) => !named.has(m.id));
+    const others = known.filter((m) => !named.has(m.id));
     state.pipelines = [
       ...pipelines.filter((p) => !p.unavailable),
-      ...models.map((m) => ({ name: m.id, description: describeModel(m), placeholder: m.placeholder })),
+      ...others.map((m) => ({ name: m.id, description: describeModel(m), placeholder: m.placeholder })),
     ];
     fillPipelines();
   } catch (error) {
