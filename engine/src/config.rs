@@ -47,7 +47,7 @@ pub enum Policy {
 /// Sizes and policies of the engine, resolved.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// Models, loaded before [`Engine::start`] returns.
+    /// Models, loaded before [`Engine::start`](crate::handle::Engine::start) returns.
     pub models: Vec<ModelConfig>,
     /// CPU threads; 0 takes the machine's cores.
     pub threads: usize,

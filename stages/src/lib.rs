@@ -6,7 +6,7 @@
 //! Patch sizes, normalisation constants and mel bands come with each call from the model's card; the stages hold no such
 //! constant. They know no YAML, no HTTP and no device.
 //!
-//! [`Service`](service::Service) is the whole of stages and engine behind one door: what pipelines call.
+//! [`Service`] is the whole of stages and engine behind one door: what pipelines call.
 #![forbid(unsafe_code)]
 
 mod actors;

@@ -16,7 +16,7 @@ use crate::weights::{WeightData, WeightFormat};
 /// 32 consecutive elements of a row: element `i` is `scale[i / 16] * (code[i] - zero) + min`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Codes {
-    /// Unsigned codes of at most [`code_bits`] bits.
+    /// Unsigned codes of at most `code_bits` bits.
     pub code: [u8; 32],
     /// The code that stands for zero in formats without a minimum.
     pub zero: u8,
