@@ -3,7 +3,7 @@
 //! Times come from the device thread's own records of its launches, so that channels and callers are not in them; rates
 //! over a whole run include everything. Every figure is a median of repeats after a warm-up.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use weft_kernels::measure::copy_bandwidth;
 
@@ -75,8 +75,13 @@ pub fn encode(engine: &Engine, model: &Model, case: EncodeCase, make: impl Fn(u6
     for repeat in 0..=case.repeats {
         let from = engine.steps_since(u64::MAX).1;
         let media = (0..case.batch).map(|n| make((repeat * case.batch + n) as u64));
+        let done = engine.stats().encoder_cache_misses + case.batch as u64;
         let tickets = media.map(|medium| model.encode(medium)).collect::<Result<Vec<_>>>()?;
-        while engine.stats().media_waiting > 0 {
+        let began = Instant::now();
+        while engine.stats().encoder_cache_misses < done {
+            if !engine.stats().alive || began.elapsed() > PATIENCE {
+                return Err(EngineError::new(ErrorKind::Internal, "the encoder did not finish the media to measure"));
+            }
             std::thread::sleep(Duration::from_micros(200));
         }
         drop(tickets);
@@ -97,6 +102,9 @@ pub struct EncodeCase {
 fn encoder_time(records: &[StepRecord]) -> Duration {
     Duration::from_micros(records.iter().filter(|r| r.kind == StepKind::Encode).map(|r| r.took_us).sum())
 }
+
+/// Longest wait for one batch of media.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Steps before the measured ones.
 const WARM_UP: usize = 4;

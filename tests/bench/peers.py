@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Weft beside its peers, interleaved in one run on this machine; prints one JSON object a comparison.
 
-usage: peers.py --weft target/release/weft --weights tests/.cache/weights [--node DIR] [--rounds 3]
+usage: peers.py --weft target/release/weft --weights tests/.cache/weights [--node DIR] [--rounds 3] [--only PART]...
 
 Needs requirements.txt; for llama.cpp a folder (--node) in which `npm install node-llama-cpp@3.21.1` ran. A peer that is
 missing is said to be missing. The machine's load is printed: figures of a busy machine are not worth keeping.
@@ -62,11 +62,10 @@ def text_model(weft, gguf, node, rounds):
 
 def whisper(weft, weights, rounds):
     from faster_whisper import WhisperModel
-    sources = {"whisper-tiny.en": "ct2/whisper-tiny.en", "whisper-base": "ct2/whisper-base"}
-    for name, ct2 in sources.items():
-        folder = weights / ct2
+    for name in ("whisper-tiny.en", "whisper-base"):
+        folder = weights / f"ct2-{name}"
         if not folder.is_dir():
-            print(json.dumps({"compare": name, "missing": f"{folder} (the CTranslate2 folder)"}), flush=True)
+            print(json.dumps({"compare": name, "missing": f"tests/weights/fetch ct2-{name}"}), flush=True)
             continue
         model = WhisperModel(str(folder), device="cpu", compute_type="float32", cpu_threads=THREADS)
         for clip in ("clip1.flac", "long.flac"):
@@ -130,20 +129,22 @@ def main():
     parser.add_argument("--weights", type=lambda p: Path(p).resolve(), required=True)
     parser.add_argument("--node", type=lambda p: Path(p).resolve())
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=["text", "media", "omni", "whisper"], action="append")
     words = parser.parse_args()
     gguf = next(words.weights.glob("smollm2-*/*.gguf"))
     start, = run(words.weft, "bench", "start", "--json")
     print(json.dumps(start), flush=True)
-    parts = [(media, (words.weft, words.rounds)), (omni, (words.weft, words.rounds)),
-             (whisper, (words.weft, words.weights, words.rounds))]
-    if words.node:
-        parts.insert(0, (text_model, (words.weft, gguf, words.node, words.rounds)))
-    for part, arguments in parts:
+    parts = {"text": lambda: text_model(words.weft, gguf, words.node, words.rounds),
+             "media": lambda: media(words.weft, words.rounds), "omni": lambda: omni(words.weft, words.rounds),
+             "whisper": lambda: whisper(words.weft, words.weights, words.rounds)}
+    for name in words.only or parts:
         try:
-            part(*arguments)
+            if name == "text" and not words.node:
+                raise RuntimeError("llama.cpp needs --node")
+            parts[name]()
         except (ImportError, RuntimeError) as error:
-            print(json.dumps({"compare": part.__name__, "missing": str(error)}), flush=True)
-            print(f"{part.__name__}: {error}", file=sys.stderr)
+            print(json.dumps({"compare": name, "missing": str(error)}), flush=True)
+            print(f"{name}: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

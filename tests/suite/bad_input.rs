@@ -157,6 +157,9 @@ async fn a_body_over_the_limit_is_refused() {
     check("a large upload", &door.upload(RUN, &fields, "application/json").await, 413, began);
     let began = Instant::now();
     check("a large JSON body", &door.post(CHAT, vec![b' '; 8 << 20]).await, 413, began);
+    // More than the sockets can hold: whoever still sends must be able to read the refusal.
+    let began = Instant::now();
+    check("an upload that is refused while it is sent", &door.post(CHAT, vec![b' '; 48 << 20]).await, 413, began);
     good_request(&door).await;
     door.close().await;
 }

@@ -4,6 +4,7 @@ mod chat;
 mod content;
 mod error;
 mod health;
+mod linger;
 mod metrics;
 mod models;
 mod page;
@@ -141,6 +142,7 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
     let number = app.inner.requests.fetch_add(1, Ordering::Relaxed);
     let id: Arc<str> = format!("req-{:x}-{number:x}", std::process::id()).into();
     request.extensions_mut().insert(RequestId(Arc::clone(&id)));
+    let request = linger::linger(request);
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut response = next.run(request).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {

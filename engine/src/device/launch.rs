@@ -125,7 +125,6 @@ impl<B: Backend> Device<B> {
             Ok(state) => {
                 let measured = Measured { began, took: began.elapsed(), layers: 0, delay: Duration::ZERO };
                 self.learn(Work { model, kind: Kind::Begin(tower), size }, measured);
-                count(&self.shared.counters.encoder_cache_misses, keys.len());
                 Some(self.media.began(Run { model, tower, units: size, media: keys, state }))
             }
             Err(error) => {
@@ -153,6 +152,7 @@ impl<B: Backend> Device<B> {
                 let measured = Measured { began, took, layers: ran, delay: Duration::ZERO };
                 self.learn(Work { model, kind: Kind::Layer(tower), size }, measured);
                 if let Some(outputs) = outputs {
+                    count(&self.shared.counters.encoder_cache_misses, outputs.len());
                     self.media.finished(&self.backend, key, outputs);
                 }
             }

@@ -64,8 +64,10 @@ fn pictures_equal_pillow_after_resize() {
             gaps().filter(|gap| *gap > 0.5).count(),
             pixels.len()
         );
-        // The bar is one grey level on average; where nothing differs at all, the values must be the reference's too.
-        assert!(mean <= 1.0, "{name}: mean {mean}, most {most}");
+        // The bar is one grey level on average, for the formats whose decoders may round differently; the others must
+        // be the reference's pixel by pixel, and then the values too.
+        let lossy = name.ends_with(".jpg") || name == "lossy.webp";
+        assert!(if lossy { mean <= 1.0 } else { most < 1e-3 }, "{name}: mean {mean}, most {most}");
         if most < 1e-3 {
             let values = &prepared.value.values;
             for (list, part) in [("first_patch", &values[..14]), ("last_patch", &values[values.len() - 14..])] {
