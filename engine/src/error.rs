@@ -24,6 +24,22 @@ pub enum ErrorKind {
     Internal,
 }
 
+impl ErrorKind {
+    /// Stable name, for programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Unsupported => "unsupported",
+            Self::TooLarge => "too_large",
+            Self::Overloaded => "overloaded",
+            Self::NotFound => "not_found",
+            Self::Cancelled => "cancelled",
+            Self::Deadline => "deadline",
+            Self::Internal => "internal",
+        }
+    }
+}
+
 /// A failure with its class and a text for the caller. Texts never hold payloads (prompt text, media bytes).
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]

@@ -112,8 +112,11 @@ impl Catalog {
         };
         let Some(entry) = entries.get(name) else {
             let names: Vec<&str> = entries.keys().map(String::as_str).collect();
-            let there =
-                if names.is_empty() { "there are none".to_owned() } else { format!("there are: {}", names.join(", ")) };
+            let there = match (names.is_empty(), target) {
+                (false, _) => format!("there are: {}", names.join(", ")),
+                (true, Target::Pipeline(_)) => "none is loaded; give a pipeline file or a folder of them".to_owned(),
+                (true, Target::Model(_)) => "none is loaded".to_owned(),
+            };
             return Err(Error::new(ErrorKind::NotFound, format!("no {what} `{name}`; {there}")).about(what));
         };
         entry.bound.as_ref().map_err(|reason| {

@@ -171,13 +171,14 @@ fn golden_media(part: &Value, kind: &str) -> Vec<u8> {
     file(&format!("tests/golden/media/{name}"))
 }
 
-/// Path of the `weft` binary, built once when it is not there or old.
+/// Path of the `weft` binary. `cargo test` of the workspace has just built it, with the features that its tests unite to
+/// (building it alone would compile every dependency again), so here it is built only when it is old.
 pub(crate) fn weft() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let built = std::process::Command::new(cargo)
-            .args(["build", "--quiet", "--locked", "-p", "weft-api", "--bin", "weft"])
+            .args(["build", "--quiet", "--locked", "--workspace", "--tests"])
             .current_dir(root())
             .status();
         assert!(built.expect("cargo runs").success(), "the binary builds");

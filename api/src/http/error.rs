@@ -28,20 +28,6 @@ pub fn status_of(kind: ErrorKind) -> StatusCode {
     }
 }
 
-/// Stable name of an error class, for programs.
-pub const fn code_of(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::Malformed => "malformed",
-        ErrorKind::Unsupported => "unsupported",
-        ErrorKind::TooLarge => "too_large",
-        ErrorKind::Overloaded => "overloaded",
-        ErrorKind::NotFound => "not_found",
-        ErrorKind::Cancelled => "cancelled",
-        ErrorKind::Deadline => "deadline",
-        ErrorKind::Internal => "internal",
-    }
-}
-
 impl ApiError {
     /// The service cannot answer yet (models are loading) or no longer (shutting down).
     pub fn unavailable(message: impl Into<String>) -> Self {
@@ -89,7 +75,7 @@ impl ApiError {
         json!({ "error": {
             "message": self.error.message,
             "type": kind,
-            "code": code_of(self.error.kind),
+            "code": self.error.kind.name(),
             "param": self.error.param,
             "request_id": request_id,
         }})

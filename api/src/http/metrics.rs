@@ -154,7 +154,7 @@ impl Watch {
                 metrics.usage(&outcome.usage);
                 self.media("ok");
             }
-            Event::Failed(error) => self.media(super::code_of(error.kind)),
+            Event::Failed(error) => self.media(error.kind.name()),
             Event::StageStarted { .. } | Event::Segment(_) => {}
         }
     }

@@ -29,7 +29,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use weft_pipelines::config::Limits;
 use weft_pipelines::{Error, ErrorKind, Runtime};
 
-pub use error::{ApiError, code_of, status_of};
+pub use error::{ApiError, status_of};
 pub use metrics::Metrics;
 pub use serve::{Server, serve};
 

@@ -147,20 +147,7 @@ pub(super) struct Failure<'a> {
 
 impl<'a> From<&'a Error> for Failure<'a> {
     fn from(error: &'a Error) -> Self {
-        Self { kind: kind_name(error.kind), message: &error.message, param: error.param.as_deref() }
-    }
-}
-
-const fn kind_name(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::Malformed => "malformed",
-        ErrorKind::Unsupported => "unsupported",
-        ErrorKind::TooLarge => "too_large",
-        ErrorKind::Overloaded => "overloaded",
-        ErrorKind::NotFound => "not_found",
-        ErrorKind::Cancelled => "cancelled",
-        ErrorKind::Deadline => "deadline",
-        ErrorKind::Internal => "internal",
+        Self { kind: error.kind.name(), message: &error.message, param: error.param.as_deref() }
     }
 }
 

