@@ -11,7 +11,7 @@ use crate::request::Sampling;
 use crate::rules::RuleState;
 
 /// Follows one answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Sampler {
     sampling: Sampling,
     rules: Option<RuleState>,
