@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use crate::books::{BlockChain, BlockKey, BlockTable};
 use crate::check::PagesNeeded;
-use crate::device::command::{GenerateOrder, STREAM_EVENTS};
+use crate::device::command::{GenerateOrder, MOST_FORCED, STREAM_EVENTS};
 use crate::device::shared::{MediaKey, MediaShape, WaitingPermit};
 use crate::error::EngineError;
 use crate::families::{Positions, PromptPart};
 use crate::handle::MediaTicket;
-use crate::request::{Class, DeviceTimes, FinishReason, Segment, TokenEvent, Usage};
+use crate::request::{Class, DeviceTimes, FinishReason, Segment, Token, TokenEvent, Usage};
 use crate::sampling::Sampler;
 
 /// A live request. Dropping it returns its pages, its permit and its tickets.
@@ -234,14 +234,39 @@ impl Sequence {
         if self.answer.is_empty() {
             self.times.first_token = self.since_arrival();
         }
-        self.sampler.push(sampled.token);
-        self.answer.push(sampled.token);
-        self.chain.push(sampled.token);
-        self.tell(TokenEvent::Token(crate::request::Token {
-            id: sampled.token,
-            logprob: sampled.logprob,
-            top: sampled.top,
-        }));
+        self.append(Token { id: sampled.token, logprob: sampled.logprob, top: sampled.top })
+    }
+
+    /// Appends the tokens that the rules leave no choice about: they need no logits, so they go through the decoder beside
+    /// the next chosen one. Says whether the answer ends with them.
+    pub(super) fn force(&mut self) -> Option<FinishReason> {
+        let mut left = MOST_FORCED;
+        loop {
+            let tokens = self.sampler.forced(left.min(self.max_tokens - self.answer.len()));
+            if tokens.is_empty() {
+                return None;
+            }
+            left -= tokens.len();
+            for id in tokens {
+                if self.end_tokens.contains(&id) {
+                    return Some(FinishReason::Stop);
+                }
+                let reason = self.append(Token { id, logprob: None, top: Vec::new() });
+                if reason.is_some() {
+                    return reason;
+                }
+            }
+        }
+    }
+
+    fn append(&mut self, token: Token) -> Option<FinishReason> {
+        self.sampler.push(token.id);
+        self.answer.push(token.id);
+        self.chain.push(token.id);
+        self.tell(TokenEvent::Token(token));
+        if self.sampler.complete() {
+            return Some(FinishReason::Stop);
+        }
         (self.answer.len() == self.max_tokens).then_some(FinishReason::Length)
     }
 

@@ -46,6 +46,10 @@ impl<B: Backend> Device<B> {
             }
             cached += 1;
         }
+        if complete && reason.is_none() {
+            reason = sequence.force();
+        }
+        let fault = sequence.sampler.fault().filter(|_| reason.is_none());
         count(&self.shared.counters.tokens_out, sequence.produced() - before);
         if let Phase::Admitted { progress, .. } = &mut sequence.phase {
             *progress = match complete {
@@ -56,8 +60,10 @@ impl<B: Backend> Device<B> {
         if self.prefixes {
             sequence.publish(cached, self.models[sequence.model].facts.kv.pages.page_tokens);
         }
-        if let Some(reason) = reason {
-            self.end(share.key, Ending::Finished(reason));
+        match (reason, fault) {
+            (Some(reason), _) => self.end(share.key, Ending::Finished(reason)),
+            (None, Some(error)) => self.fail(share.key, error),
+            (None, None) => {}
         }
     }
 

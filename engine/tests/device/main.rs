@@ -7,3 +7,4 @@ mod faulty;
 mod fixtures;
 mod flow;
 mod prefix;
+mod structured;
