@@ -55,6 +55,8 @@ pub struct EngineConfig {
     pub page_tokens: usize,
     /// Bytes of KV pages a model may use.
     pub kv_bytes: usize,
+    /// Whether full KV pages are found again by their content.
+    pub prefix_cache: bool,
     /// Bytes of encoder outputs kept after their last ticket is gone, for the next request with the same medium.
     pub encoder_cache_bytes: usize,
     /// Bytes of media that tickets may hold: prepared input until the encoder has run, its output afterwards.
@@ -81,6 +83,7 @@ impl Default for EngineConfig {
             threads: 0,
             page_tokens: 16,
             kv_bytes: 512 << 20,
+            prefix_cache: true,
             encoder_cache_bytes: 128 << 20,
             media_bytes: 1 << 30,
             max_batch: 32,

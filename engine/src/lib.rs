@@ -16,6 +16,7 @@ pub mod config;
 mod device;
 pub mod error;
 pub mod families;
+pub mod grammar;
 pub mod handle;
 pub mod media;
 pub mod request;

@@ -78,6 +78,8 @@ pub enum TokenRules {
     Free,
     /// Only these tokens (language detection).
     OneOf(Vec<u32>),
+    /// Only tokens that continue a text of this grammar. The answer ends with the text.
+    Grammar(crate::grammar::Grammar),
     /// Whisper's suppression and timestamp rules.
     Transcription {
         /// Rules of the model.

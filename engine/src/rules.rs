@@ -1,7 +1,7 @@
 //! Which tokens may come next: [`TokenRules`] turned into the mask of each step.
 //!
-//! Owns the logit rules of Whisper (suppression, timestamps) and the closed choice of language detection. Knows no
-//! device: [`RuleState`] follows one answer token by token, and gives the mask of the next step as plain words. Invariant:
+//! Owns the logit rules of Whisper (suppression, timestamps) and the closed choice of language detection, and asks
+//! [`crate::grammar`] for those of structured output. Knows no device: [`RuleState`] follows one answer token by token, and gives the mask of the next step as plain words. Invariant:
 //! a mask is never empty.
 //!
 //! One timestamp rule looks at the logits themselves (when the timestamps together are more probable than any single
@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use crate::card::TranscriptionCard;
 use crate::error::{EngineError, ErrorKind, Result};
+use crate::grammar::GrammarState;
 use crate::request::TokenRules;
 
 /// Bits in a mask word.
@@ -31,6 +32,7 @@ pub struct RuleState {
 enum Kind {
     OneOf(Vec<u32>),
     Transcription(Speech),
+    Grammar(Box<GrammarState>),
 }
 
 /// What the transcription rules remember of an answer.
@@ -63,6 +65,7 @@ impl RuleState {
                 tokens.iter().for_each(|&token| set(&mut mask, token));
                 Kind::OneOf(mask)
             }
+            TokenRules::Grammar(grammar) => Kind::Grammar(Box::new(grammar.begin(vocabulary)?)),
             TokenRules::Transcription { card, timestamps, forced } => {
                 check(forced, vocabulary)?;
                 check(&[card.end], vocabulary)?;
@@ -86,7 +89,7 @@ impl RuleState {
     /// Whether the next mask depends on the step's logits.
     pub fn needs_logits(&self) -> bool {
         match &self.kind {
-            Kind::OneOf(_) => false,
+            Kind::OneOf(_) | Kind::Grammar(_) => false,
             Kind::Transcription(speech) => speech.timestamps && speech.next_forced().is_none(),
         }
     }
@@ -96,15 +99,44 @@ impl RuleState {
     pub fn mask(&self, logits: Option<&[f32]>) -> Vec<u32> {
         match &self.kind {
             Kind::OneOf(mask) => mask.clone(),
+            Kind::Grammar(state) => state.mask().to_vec(),
             Kind::Transcription(speech) => speech.mask(self.vocabulary, logits),
         }
     }
 
     /// Takes note of the token that was chosen.
     pub fn push(&mut self, token: u32) {
-        if let Kind::Transcription(speech) = &mut self.kind {
-            speech.push(token);
+        match &mut self.kind {
+            Kind::OneOf(_) => {}
+            Kind::Transcription(speech) => speech.push(token),
+            Kind::Grammar(state) => state.push(token),
         }
+    }
+
+    /// Tokens that must come next, whatever the logits are: at most this many. They are not noted yet.
+    pub fn forced(&mut self, most: usize) -> Vec<u32> {
+        match &mut self.kind {
+            Kind::OneOf(_) | Kind::Transcription(_) => Vec::new(),
+            Kind::Grammar(state) => state.forced(most),
+        }
+    }
+
+    /// Whether the answer is complete: nothing may come any more.
+    pub fn complete(&self) -> bool {
+        matches!(&self.kind, Kind::Grammar(state) if state.complete())
+    }
+
+    /// Why the rules can no longer be followed.
+    pub fn fault(&self) -> Option<EngineError> {
+        match &self.kind {
+            Kind::Grammar(state) => state.fault(),
+            Kind::OneOf(_) | Kind::Transcription(_) => None,
+        }
+    }
+
+    /// Whether following several possible continuations at once is cheap.
+    pub fn forks(&self) -> bool {
+        !matches!(&self.kind, Kind::Grammar(_))
     }
 }
 

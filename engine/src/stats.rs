@@ -19,6 +19,12 @@ pub struct EngineStats {
     pub kv_pages_used: usize,
     /// KV pages in all.
     pub kv_pages_total: usize,
+    /// KV pages that nobody uses and that can be found again by their content.
+    pub kv_pages_cached: usize,
+    /// Full prompt blocks found in the cache at admission.
+    pub prefix_blocks_hit: u64,
+    /// Full prompt blocks that had to be computed.
+    pub prefix_blocks_missed: u64,
     /// Bytes of encoder outputs held.
     pub encoder_cache_bytes: usize,
     /// Encoder outputs found in the cache.
@@ -120,6 +126,9 @@ pub(crate) struct Counters {
     pub(crate) running: AtomicU64,
     pub(crate) kv_pages_used: AtomicU64,
     pub(crate) kv_pages_total: AtomicU64,
+    pub(crate) kv_pages_cached: AtomicU64,
+    pub(crate) prefix_blocks_hit: AtomicU64,
+    pub(crate) prefix_blocks_missed: AtomicU64,
     pub(crate) encoder_cache_bytes: AtomicU64,
     pub(crate) encoder_cache_hits: AtomicU64,
     pub(crate) encoder_cache_misses: AtomicU64,
@@ -153,6 +162,9 @@ impl Counters {
             waiting: 0,
             kv_pages_used: size(&self.kv_pages_used),
             kv_pages_total: size(&self.kv_pages_total),
+            kv_pages_cached: size(&self.kv_pages_cached),
+            prefix_blocks_hit: number(&self.prefix_blocks_hit),
+            prefix_blocks_missed: number(&self.prefix_blocks_missed),
             encoder_cache_bytes: size(&self.encoder_cache_bytes),
             encoder_cache_hits: number(&self.encoder_cache_hits),
             encoder_cache_misses: number(&self.encoder_cache_misses),

@@ -59,6 +59,7 @@ impl Options {
             stop: if self.stop.is_empty() { base.stop.clone() } else { self.stop },
             logprobs: self.logprobs.or(base.logprobs),
             logit_bias: if self.logit_bias.is_empty() { base.logit_bias.clone() } else { self.logit_bias },
+            format: self.format.or_else(|| base.format.clone()),
             language: self.language.or_else(|| base.language.clone()),
             translate: self.translate || base.translate,
             timestamps: self.timestamps.or(base.timestamps),

@@ -78,12 +78,30 @@ pub struct Options {
     pub logprobs: Option<u32>,
     /// Added to the logits of single tokens.
     pub logit_bias: Vec<(u32, f32)>,
+    /// What the answer must look like; anything when left out.
+    pub format: Option<Format>,
     /// Transcription: language code.
     pub language: Option<String>,
     /// Transcription: translate into English instead.
     pub translate: bool,
     /// Transcription: segments with times. `None` takes the pipeline's choice.
     pub timestamps: Option<bool>,
+}
+
+/// What an answer must look like. It ends when it is complete.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// Any JSON object.
+    Json,
+    /// JSON that this schema accepts.
+    JsonSchema(serde_json::Value),
+    /// A text that this regular expression matches as a whole.
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// A text of this Lark grammar, beginning at `start`.
+    Lark(String),
 }
 
 /// Who waits.

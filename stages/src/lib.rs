@@ -32,6 +32,7 @@ pub use service::{Service, ServiceConfig};
 /// Engine types that the service's signatures mention.
 pub use weft_engine::{
     card::{AudioProcessor, Family, GenerationDefaults, ImageProcessor, ModelCard},
+    grammar::GrammarSpec,
     handle::{EngineConfig, EngineStats, ModelConfig, ModelSource, Policy, Precision},
     request::{Class, DeviceTimes, FinishReason, RequestId, Sampling, Usage},
     transcribe::{Mode, Task, Transcript, TranscriptSegment},

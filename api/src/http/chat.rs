@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use weft_pipelines::EventStream;
 use weft_pipelines::event::{Event, FinishReason, Outcome, TokenLogprob, Usage};
-use weft_pipelines::request::{Class, Input, Message, Options, Part, Request, Target};
+use weft_pipelines::request::{Class, Format, Input, Message, Options, Part, Request, Target};
 
 use super::content::{WireMessage, messages};
 use super::metrics::Watch;
@@ -84,6 +84,7 @@ impl ChatBody {
             stop,
             logprobs: self.logprobs.then(|| self.top_logprobs.unwrap_or(0)),
             logit_bias,
+            format: self.response_format.as_ref().map(format).transpose()?.flatten(),
             ..Options::default()
         })
     }
@@ -96,15 +97,41 @@ impl ChatBody {
         if given(&self.tools) || given(&self.functions) {
             return Err(ApiError::unsupported_value("tools", "tools are not served yet"));
         }
-        let format = self.response_format.as_ref().and_then(|f| f.get("type")).and_then(Value::as_str);
-        if format.is_some_and(|f| f != "text") {
-            return Err(ApiError::unsupported_value("response_format", "only the format `text` is served yet"));
-        }
         if self.modalities.iter().flatten().any(|m| m != "text") {
             return Err(ApiError::unsupported_value("modalities", "answers are text"));
         }
         Ok(())
     }
+}
+
+/// `response_format`: OpenAI's `text`, `json_object` and `json_schema`, and beyond them `regex`, `choice` and `lark`, each
+/// with its value under the same name.
+fn format(given: &Value) -> Result<Option<Format>, ApiError> {
+    let wrong = |text: String| ApiError::malformed("response_format", text);
+    let part = |name: &str| given.get(name).ok_or_else(|| wrong(format!("the format `{name}` needs `{name}`")));
+    let text = |name: &str| {
+        let text = part(name)?.as_str().map(str::to_owned);
+        text.ok_or_else(|| wrong(format!("`{name}` must be a text")))
+    };
+    Ok(Some(match given.get("type").and_then(Value::as_str) {
+        None if given.is_null() => return Ok(None),
+        Some("text") => return Ok(None),
+        Some("json_object") => Format::Json,
+        Some("json_schema") => {
+            let schema = part("json_schema")?.get("schema");
+            Format::JsonSchema(schema.ok_or_else(|| wrong("`json_schema` needs `schema`".into()))?.clone())
+        }
+        Some("regex") => Format::Regex(text("regex")?),
+        Some("lark") => Format::Lark(text("lark")?),
+        Some("choice") => {
+            let choice = serde_json::from_value(part("choice")?.clone());
+            Format::Choice(choice.map_err(|_| wrong("`choice` must be a list of texts".into()))?)
+        }
+        other => {
+            let known = "text, json_object, json_schema, regex, choice, lark";
+            return Err(wrong(format!("the type is {}; known are {known}", other.unwrap_or("missing"))));
+        }
+    }))
 }
 
 /// `POST /v1/chat/completions`.

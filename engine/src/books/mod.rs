@@ -3,11 +3,13 @@
 //! Everything counted is a lease that returns on drop, so there is no second place that must remember to give back.
 //! The books know numbers only: which page, how many bytes. Tensors lie beside them, in the device.
 //!
-//! Issue 3 puts the prefix cache here: a page whose tokens are all known gets a key, the hash of the key before it, its
-//! token ids and the identities of the media its rows stand for; a lease then starts with shared pages.
+//! The prefix cache is part of the page books: a full page gets a key, the hash of the key before it and of all that its
+//! rows stand for, and a lease then starts with shared pages.
 
 mod encoded;
 mod pages;
+mod prefix;
 
 pub(crate) use encoded::EncodedBooks;
-pub(crate) use pages::{BlockTable, PageBooks};
+pub(crate) use pages::{BlockTable, Lease, PageBooks};
+pub(crate) use prefix::{BlockChain, BlockKey};

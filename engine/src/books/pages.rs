@@ -1,71 +1,202 @@
-//! Pages of one model's key/value memory.
+//! Pages of one model's key/value memory, and which of them can be found again by what they hold.
 //!
 //! ```text
-//! pool      | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |        free: 1 4 7        held: all others
+//! pool      | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 |        free: 1 4      idle: 7 (found by its key, held by nobody)
 //! sequence A  table [2, 0]        position p lies in page table[p / page_tokens], slot p % page_tokens
-//! sequence B  table [6, 3, 5]
+//! sequence B  table [2, 3, 5]     shares page 2: its first block is A's first block
 //! ```
 //!
-//! Invariant, audited when the device is idle: free + held = total, and no page is in two places.
+//! A page is free, held by one or more tables, or idle: full, known by the [`BlockKey`] of its content, and kept until its
+//! room is needed, least recently used first. A held page with a key is never written again, so sharing needs no copies.
+//!
+//! Invariant, audited when the device is idle: free + idle + held = total, every holder counted once.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
+
+use super::prefix::BlockKey;
 
 /// The pool of one model. Lives on the device thread; clones are the same pool.
 #[derive(Debug, Clone)]
 pub(crate) struct PageBooks {
-    free: Rc<RefCell<Vec<u32>>>,
+    pool: Rc<RefCell<Pool>>,
     total: usize,
     page_tokens: usize,
+}
+
+#[derive(Debug)]
+struct Pool {
+    free: Vec<u32>,
+    pages: Vec<Page>,
+    found: HashMap<BlockKey, u32>,
+    /// Idle pages by the time of their last use.
+    idle: BTreeMap<u64, u32>,
+    uses: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Page {
+    holders: u32,
+    key: Option<BlockKey>,
+    /// Where it stands in `idle`, while it does.
+    used: u64,
+}
+
+/// What a lease pushed out: the content of `page` under `key` is lost at the next write to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Evicted {
+    pub(crate) key: BlockKey,
+    pub(crate) page: u32,
 }
 
 impl PageBooks {
     /// A pool of `total` free pages.
     pub(crate) fn new(total: usize, page_tokens: usize) -> Self {
         // The lowest number is taken first: a young pool stays compact.
-        let pages = (0..total).rev().map(|page| u32::try_from(page).expect("page numbers are 32-bit by layout"));
-        Self { free: Rc::new(RefCell::new(pages.collect())), total, page_tokens }
+        let free = (0..total).rev().map(|page| u32::try_from(page).expect("page numbers are 32-bit by layout"));
+        let pool = Pool {
+            free: free.collect(),
+            pages: vec![Page::default(); total],
+            found: HashMap::new(),
+            idle: BTreeMap::new(),
+            uses: 0,
+        };
+        Self { pool: Rc::new(RefCell::new(pool)), total, page_tokens }
     }
 
     pub(crate) fn total(&self) -> usize {
         self.total
     }
 
+    /// Pages that a lease can have: free and idle ones.
     pub(crate) fn free(&self) -> usize {
-        self.free.borrow().len()
+        let pool = self.pool.borrow();
+        pool.free.len() + pool.idle.len()
     }
 
-    /// A table of this many pages, or `None` when fewer are free. All or nothing, so two half-admitted sequences can
+    /// Pages that nobody holds and that can be found by their content.
+    pub(crate) fn idle(&self) -> usize {
+        self.pool.borrow().idle.len()
+    }
+
+    /// Whether a block can be found.
+    #[cfg(test)]
+    pub(crate) fn has(&self, key: &BlockKey) -> bool {
+        self.pool.borrow().found.contains_key(key)
+    }
+
+    /// A table of this many pages, or `None` when fewer can be had. All or nothing, so two half-admitted sequences can
     /// never wait for each other.
-    pub(crate) fn lease(&self, pages: usize) -> Option<BlockTable> {
-        let mut free = self.free.borrow_mut();
-        let from = free.len().checked_sub(pages)?;
-        let taken = free.drain(from..).rev().collect();
-        Some(BlockTable { pages: taken, books: self.clone() })
+    pub(crate) fn lease(&self, pages: usize) -> Option<Lease> {
+        self.lease_after(&[], pages)
     }
 
-    /// Checks that the tables in use and the free pages make up the pool, each page once. Says what is wrong.
+    /// Like [`PageBooks::lease`]; the table begins with the pages of as many of these blocks as are found in a row.
+    pub(crate) fn lease_after(&self, blocks: &[BlockKey], pages: usize) -> Option<Lease> {
+        let mut pool = self.pool.borrow_mut();
+        let found: Vec<u32> = blocks.iter().take(pages).map_while(|key| pool.found.get(key).copied()).collect();
+        // Holding the found ones first keeps them from being pushed out for the rest.
+        found.iter().for_each(|&page| pool.hold(page));
+        let mut table = BlockTable { pages: found, books: self.clone() };
+        let shared = table.pages.len();
+        if pages - shared > pool.free.len() + pool.idle.len() {
+            drop(pool);
+            return None;
+        }
+        let mut evicted = Vec::new();
+        while table.pages.len() < pages {
+            let page = match pool.free.pop() {
+                Some(page) => page,
+                None => {
+                    let gone = pool.evict().expect("free and idle pages were counted above");
+                    evicted.push(gone);
+                    gone.page
+                }
+            };
+            pool.hold(page);
+            table.pages.push(page);
+        }
+        Some(Lease { table, shared, evicted })
+    }
+
+    /// Checks that the tables in use, the idle and the free pages make up the pool, each as often as the books say. Says
+    /// what is wrong.
     pub(crate) fn audit<'a>(&self, tables: impl Iterator<Item = &'a BlockTable>) -> Result<(), String> {
         let mut places = vec![0_u32; self.total];
-        let held: Vec<u32> = tables.flat_map(|table| table.pages.iter().copied()).collect();
-        let free = self.free.borrow();
-        for &page in free.iter().chain(&held) {
+        for &page in tables.flat_map(|table| &table.pages) {
             match places.get_mut(page as usize) {
                 Some(count) => *count += 1,
                 None => return Err(format!("page {page} is not of this pool of {}", self.total)),
             }
         }
-        match places.iter().position(|&count| count != 1) {
-            None => Ok(()),
-            Some(page) => Err(format!(
-                "page {page} is in {} places; {} free + {} held, {} in all",
-                places[page],
-                free.len(),
-                held.len(),
-                self.total
-            )),
+        self.pool.borrow().audit(&places)
+    }
+}
+
+impl Pool {
+    fn hold(&mut self, page: u32) {
+        let state = &mut self.pages[page as usize];
+        if state.holders == 0 && state.key.is_some() {
+            self.idle.remove(&state.used);
+        }
+        state.holders += 1;
+    }
+
+    fn release(&mut self, page: u32) {
+        let state = &mut self.pages[page as usize];
+        state.holders -= 1;
+        if state.holders > 0 {
+            return;
+        }
+        if state.key.is_some() {
+            self.uses += 1;
+            state.used = self.uses;
+            self.idle.insert(self.uses, page);
+        } else {
+            self.free.push(page);
         }
     }
+
+    /// Forgets the idle page that was used least recently.
+    fn evict(&mut self) -> Option<Evicted> {
+        let (_, page) = self.idle.pop_first()?;
+        let key = self.pages[page as usize].key.take()?;
+        self.found.remove(&key);
+        Some(Evicted { key, page })
+    }
+
+    fn audit(&self, places: &[u32]) -> Result<(), String> {
+        let mut free = vec![0_u32; places.len()];
+        self.free.iter().chain(self.idle.values()).for_each(|&page| free[page as usize] += 1);
+        for (page, state) in self.pages.iter().enumerate() {
+            let (held, free) = (places[page], free[page]);
+            if held != state.holders || free != u32::from(held == 0) {
+                let holders = state.holders;
+                return Err(format!("page {page} is held {held} times, not {holders}, and free or idle {free} times"));
+            }
+            let found = state.key.map(|key| self.found.get(&key).copied());
+            if found.is_some_and(|found| found != u32::try_from(page).ok()) {
+                return Err(format!("page {page} is not found by its own key"));
+            }
+        }
+        let keyed = self.pages.iter().filter(|page| page.key.is_some()).count();
+        if keyed != self.found.len() {
+            return Err(format!("{} blocks can be found in {keyed} pages", self.found.len()));
+        }
+        Ok(())
+    }
+}
+
+/// A table with what getting it meant.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) table: BlockTable,
+    /// Blocks at its start that hold their content already.
+    pub(crate) shared: usize,
+    /// Blocks that had to go for it.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the host tier takes them"))]
+    pub(crate) evicted: Vec<Evicted>,
 }
 
 /// A sequence's pages in order of position: a lease on them.
@@ -90,64 +221,26 @@ impl BlockTable {
         let offset = u32::try_from(position % tokens).expect("an offset is smaller than a page");
         self.pages[position / tokens] * u32::try_from(tokens).expect("pages hold few tokens") + offset
     }
+
+    /// Lets others find a full block by its content. Of two pages with the same content the first one is found.
+    pub(crate) fn publish(&self, block: usize, key: BlockKey) {
+        let page = self.pages[block];
+        let mut pool = self.books.pool.borrow_mut();
+        if pool.pages[page as usize].key.is_none() && !pool.found.contains_key(&key) {
+            pool.pages[page as usize].key = Some(key);
+            pool.found.insert(key, page);
+        }
+    }
 }
 
 impl Drop for BlockTable {
     fn drop(&mut self) {
-        self.books.free.borrow_mut().extend(self.pages.drain(..).rev());
+        let mut pool = self.books.pool.borrow_mut();
+        // Last block first: a block without those before it is of no use, so it should go before them.
+        self.pages.drain(..).rev().for_each(|page| pool.release(page));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn slots_follow_the_table() {
-        let books = PageBooks::new(4, 16);
-        let first = books.lease(1).expect("free");
-        let second = books.lease(2).expect("free");
-        assert_eq!((first.pages(), second.pages()), (&[0][..], &[1, 2][..]));
-        assert_eq!((second.slot(0), second.slot(15), second.slot(16)), (16, 31, 32));
-        assert!(books.lease(2).is_none(), "a lease is whole or not at all");
-        assert_eq!(books.free(), 1);
-        drop(first);
-        assert_eq!(books.lease(2).expect("free again").pages(), &[0, 3]);
-    }
-
-    #[test]
-    fn an_audit_names_a_page_that_went_missing_or_came_twice() {
-        let books = PageBooks::new(3, 16);
-        let table = books.lease(1).expect("free");
-        assert_eq!(books.audit([&table].into_iter()), Ok(()));
-        assert!(books.audit(std::iter::empty()).expect_err("page 0 is nowhere").contains("page 0 is in 0 places"));
-        assert!(books.audit([&table, &table].into_iter()).expect_err("twice").contains("page 0 is in 2 places"));
-        let other = PageBooks::new(9, 16);
-        let foreign = other.lease(9).expect("free");
-        assert!(books.audit([&foreign].into_iter()).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn free_and_held_always_make_up_the_pool(total in 0_usize..40, asks in prop::collection::vec((0_usize..12, any::<u16>()), 0..60)) {
-            let books = PageBooks::new(total, 4);
-            let mut held: Vec<BlockTable> = Vec::new();
-            for (pages, pick) in asks {
-                if pick % 3 == 0 && !held.is_empty() {
-                    held.swap_remove(usize::from(pick) % held.len());
-                } else {
-                    let free = books.free();
-                    match books.lease(pages) {
-                        Some(table) => held.push(table),
-                        None => prop_assert!(pages > free),
-                    }
-                }
-                prop_assert_eq!(books.audit(held.iter()), Ok(()));
-            }
-            drop(held);
-            prop_assert_eq!(books.free(), total);
-        }
-    }
-}
+#[path = "pages_tests.rs"]
+mod tests;

@@ -40,5 +40,9 @@ pub(crate) struct GenerateOrder {
 
 /// Events that may wait in a stream before its sequence pauses.
 pub(crate) const STREAM_EVENTS: usize = 64;
+/// Most tokens that are appended after one step because the rules leave no choice.
+pub(crate) const MOST_FORCED: usize = 32;
+/// Most guesses of a sequence in one step.
+pub(crate) const MOST_DRAFTS: usize = 8;
 /// Room of a stream's channel: beyond [`STREAM_EVENTS`] one step's events and the terminal one always fit.
-pub(crate) const STREAM_ROOM: usize = STREAM_EVENTS + 4;
+pub(crate) const STREAM_ROOM: usize = STREAM_EVENTS + MOST_FORCED + MOST_DRAFTS + 4;

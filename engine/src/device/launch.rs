@@ -44,14 +44,15 @@ impl<B: Backend> Device<B> {
         let mut shares = Vec::new();
         for key in step.sequences {
             let Some(sequence) = self.sequences.get(&key) else { continue };
-            // The last token was sampled and is not in the cache yet: this step puts it there.
-            let position = sequence.prompt.ids.len() + sequence.produced() - 1;
-            shares.push(Share { key, positions: position..position + 1 });
+            let Phase::Admitted { progress: Progress::Answer { cached, .. }, .. } = sequence.phase else { continue };
+            // What was chosen since the last step is not in the cache yet: this step puts it there.
+            shares.push(Share { key, positions: cached..sequence.known(), drafts: Vec::new() });
         }
         if shares.is_empty() {
             return;
         }
-        let work = Work { model: step.model, kind: Kind::Decode, size: shares.len() };
+        let rows = shares.iter().map(|share| share.positions.len() + share.drafts.len()).sum();
+        let work = Work { model: step.model, kind: Kind::Decode, size: rows };
         let began = Instant::now();
         let delay = self.models[step.model].decoded.map_or(Duration::ZERO, |ended| began - ended);
         self.steps += 1;
@@ -73,7 +74,7 @@ impl<B: Backend> Device<B> {
             let Some(sequence) = self.sequences.get_mut(&chunk.key) else { continue };
             let Phase::Admitted { progress: Progress::Prompt { done }, .. } = sequence.phase else { continue };
             sequence.touch();
-            shares.push(Share { key: chunk.key, positions: done..done + chunk.rows });
+            shares.push(Share { key: chunk.key, positions: done..done + chunk.rows, drafts: Vec::new() });
         }
         if shares.is_empty() {
             return;

@@ -103,6 +103,8 @@ struct Resident<B: Backend> {
     /// One a decoder layer.
     pages: Vec<B::Pages>,
     books: PageBooks,
+    /// Where the keys of its blocks begin.
+    root: [u8; 32],
     /// When its last decode step ended, while sequences have been ready to decode ever since.
     decoded: Option<Instant>,
 }
@@ -113,6 +115,8 @@ struct Device<B: Backend> {
     models: Vec<Resident<B>>,
     sequences: BTreeMap<SequenceKey, Sequence>,
     media: MediaDesk<B>,
+    /// Whether blocks are found again by their content.
+    prefixes: bool,
     cost: CostModel,
     limits: Limits,
     inbox: flume::Receiver<Command>,
@@ -141,6 +145,7 @@ impl<B: Backend> Device<B> {
             models,
             sequences: BTreeMap::new(),
             media: MediaDesk::new(config.encoder_cache_bytes),
+            prefixes: config.prefix_cache,
             cost,
             limits: Limits::new(config),
             inbox,
@@ -197,6 +202,7 @@ impl<B: Backend> Resident<B> {
         let pages = (0..kv.layers).map(|_| backend.pages(kv.pages, count)).collect::<weft_kernels::Result<Vec<_>>>();
         let pages = pages.map_err(|error| named(error.into()))?;
         let facts = ModelFacts { card: loaded.card().clone(), kv, pages: count };
-        Ok(Self { loaded, facts, pages, books: PageBooks::new(count, config.page_tokens), decoded: None })
+        let root = *blake3::hash(model.name.as_bytes()).as_bytes();
+        Ok(Self { loaded, facts, pages, books: PageBooks::new(count, config.page_tokens), root, decoded: None })
     }
 }

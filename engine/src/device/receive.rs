@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use weft_kernels::Backend;
 
-use super::Device;
 use super::command::{Command, GenerateOrder};
 use super::media::{Ordered, Readiness};
 use super::sequence::{Cross, Phase, Progress, Seat, Sequence};
+use super::{Device, Resident};
+use crate::books::{BlockChain, Lease};
 use crate::device::shared::MediaShape;
 use crate::scheduler::{Claim, Decoding, Prompt, Room, SequenceKey, Snapshot, Waiting};
 use crate::stats::count;
@@ -32,7 +33,12 @@ impl<B: Backend> Device<B> {
     fn arrive(&mut self, order: GenerateOrder) {
         let model = &self.models[order.model];
         let bounds = (model.facts.answer_tokens(&order.request), model.facts.pages_needed(&order.request));
-        let sequence = Sequence::new(order, bounds, |parts| model.loaded.positions(parts));
+        let sequence = Sequence::new(
+            order,
+            bounds,
+            |parts| model.loaded.positions(parts),
+            |cross| BlockChain::new(model.facts.kv.pages.page_tokens, &model.root, cross),
+        );
         for span in &sequence.prompt.media {
             self.media.claim(&span.ticket.lease.key, sequence.class);
         }
@@ -83,28 +89,33 @@ impl<B: Backend> Device<B> {
         }
         let ahead = sequence.prompt.media.iter().filter(|span| span.rows.end > done);
         let until = ahead.filter(|span| coming(&span.ticket.lease.key)).map(|span| span.rows.start).min();
-        until.unwrap_or(sequence.prompt.ids.len()).saturating_sub(done)
+        until.unwrap_or(sequence.known()).saturating_sub(done)
     }
 
     fn clock(&self, instant: Instant) -> Duration {
         instant.saturating_duration_since(self.epoch)
     }
 
-    /// Gives the planned requests their pages, from the first token to the last.
+    /// Gives the planned requests their pages, from the first token to the last. Blocks that are found are not computed.
     pub(super) fn admit(&mut self, keys: &[SequenceKey]) {
         for key in keys {
             let Some(sequence) = self.sequences.get_mut(key) else { continue };
-            let books = &self.models[sequence.model].books;
-            let Some(table) = books.lease(sequence.needed.own) else { continue };
+            let Resident { books, facts, .. } = &self.models[sequence.model];
+            let page_tokens = facts.kv.pages.page_tokens;
+            let findable = if self.prefixes { sequence.findable(page_tokens) } else { &[] };
+            let asked = findable.len();
+            let Some(Lease { table, shared, .. }) = books.lease_after(findable, sequence.needed.own) else { continue };
             let cross = match sequence.prompt.cross.as_ref().map(|ticket| ticket.lease.shape) {
                 Some(MediaShape::Cross(frames)) => match books.lease(sequence.needed.cross) {
-                    Some(table) => Some(Cross { table, frames, written: false }),
+                    Some(Lease { table, .. }) => Some(Cross { table, frames, written: false }),
                     None => continue,
                 },
                 _ => None,
             };
-            let seat = Seat { table, cross };
-            sequence.phase = Phase::Admitted { seat, progress: Progress::Prompt { done: 0 } };
+            count(&self.shared.counters.prefix_blocks_hit, shared);
+            count(&self.shared.counters.prefix_blocks_missed, asked - shared);
+            let seat = Seat { table, cross, published: shared };
+            sequence.phase = Phase::Admitted { seat, progress: Progress::Prompt { done: shared * page_tokens } };
         }
     }
 }

@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::books::BlockTable;
+use crate::books::{BlockChain, BlockKey, BlockTable};
 use crate::check::PagesNeeded;
-use crate::device::command::{GenerateOrder, STREAM_EVENTS};
-use crate::device::shared::{MediaShape, WaitingPermit};
+use crate::device::command::{GenerateOrder, MOST_FORCED, STREAM_EVENTS};
+use crate::device::shared::{MediaKey, MediaShape, WaitingPermit};
 use crate::error::EngineError;
 use crate::families::{Positions, PromptPart};
 use crate::handle::MediaTicket;
-use crate::request::{Class, DeviceTimes, FinishReason, Segment, TokenEvent, Usage};
+use crate::request::{Class, DeviceTimes, FinishReason, Segment, Token, TokenEvent, Usage};
 use crate::sampling::Sampler;
 
 /// A live request. Dropping it returns its pages, its permit and its tickets.
@@ -29,7 +29,10 @@ pub(super) struct Sequence {
     end_tokens: Vec<u32>,
     max_tokens: usize,
     watches: bool,
-    produced: usize,
+    /// Answer tokens so far.
+    answer: Vec<u32>,
+    /// Keys of the full blocks of prompt and answer.
+    chain: BlockChain,
 }
 
 /// A prompt as rows of a step's input.
@@ -65,6 +68,8 @@ pub(super) enum Phase {
 pub(super) struct Seat {
     pub(super) table: BlockTable,
     pub(super) cross: Option<Cross>,
+    /// Full blocks that others can find.
+    pub(super) published: usize,
 }
 
 /// Pages of the encoded frames that a sequence attends to.
@@ -75,13 +80,13 @@ pub(super) struct Cross {
     pub(super) written: bool,
 }
 
-/// Where an admitted sequence stands.
+/// Where an admitted sequence stands. Its rows are the prompt's and then the answer's tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Progress {
-    /// This many prompt rows are in the cache.
+    /// This many rows are in the cache, and not all that were known when it was admitted.
     Prompt { done: usize },
-    /// `last` was produced and not fed back yet; `stepped` is the number of its last decode step.
-    Answer { last: u32, stepped: u64 },
+    /// This many rows are in the cache; the answer's last token is not. `stepped` is the number of the last decode step.
+    Answer { cached: usize, stepped: u64 },
 }
 
 /// How a request ended.
@@ -93,12 +98,27 @@ pub(super) enum Ending {
     Gone,
 }
 
+impl PromptRows {
+    /// Enters the rows into a chain of blocks.
+    fn enter(&self, chain: &mut BlockChain) {
+        let mut from = 0;
+        for span in &self.media {
+            self.ids[from..span.rows.start].iter().for_each(|&id| chain.push(id));
+            chain.push_medium(span.ticket.lease.key, span.ticket.lease.shape);
+            from = span.rows.end;
+        }
+        self.ids[from..].iter().for_each(|&id| chain.push(id));
+    }
+}
+
 impl Sequence {
-    /// A waiting sequence; `positions` gives those of a prompt's parts.
+    /// A waiting sequence; `positions` gives those of a prompt's parts, `chain` begins the keys of one that attends to
+    /// this clip.
     pub(super) fn new(
         order: GenerateOrder,
         (max_tokens, needed): (usize, PagesNeeded),
         positions: impl FnOnce(&[PromptPart]) -> Positions,
+        chain: impl FnOnce(Option<(MediaKey, MediaShape)>) -> BlockChain,
     ) -> Self {
         let GenerateOrder { model, request, rules, events, permit, arrived } = order;
         let watches = !request.watch.is_empty();
@@ -127,6 +147,8 @@ impl Sequence {
             }
         }
         let prompt = PromptRows { positions: positions(&parts), ids, media, cross };
+        let mut chain = chain(prompt.cross.as_ref().map(|ticket| (ticket.lease.key, ticket.lease.shape)));
+        prompt.enter(&mut chain);
         Self {
             model,
             class: request.class,
@@ -141,13 +163,45 @@ impl Sequence {
             end_tokens: request.end_tokens,
             max_tokens,
             watches,
-            produced: 0,
+            answer: Vec::new(),
+            chain,
         }
+    }
+
+    /// Rows that are known: the prompt's and the answer's.
+    pub(super) fn known(&self) -> usize {
+        self.prompt.ids.len() + self.answer.len()
+    }
+
+    /// Token and position of a row; `drafts` come after the known ones.
+    pub(super) fn row(&self, at: usize, drafts: &[u32]) -> Option<(u32, [u32; 3])> {
+        let Some(answered) = at.checked_sub(self.prompt.ids.len()) else {
+            return Some((self.prompt.ids[at], self.prompt.positions.rows[at]));
+        };
+        let draft = || drafts.get(answered - self.answer.len());
+        let id = *self.answer.get(answered).or_else(draft)?;
+        Some((id, [self.prompt.positions.next + u32::try_from(answered).ok()?; 3]))
+    }
+
+    /// Blocks of its prompt that may be found instead of computed. The last known row always runs: its logits choose the
+    /// next token.
+    pub(super) fn findable(&self, page_tokens: usize) -> &[BlockKey] {
+        &self.chain.keys()[..self.known().saturating_sub(1) / page_tokens]
+    }
+
+    /// Lets others find the blocks that are full now that this many rows are in the cache.
+    pub(super) fn publish(&mut self, cached: usize, page_tokens: usize) {
+        let Phase::Admitted { seat, .. } = &mut self.phase else { return };
+        let full = (cached / page_tokens).min(self.chain.keys().len());
+        for block in seat.published..full {
+            seat.table.publish(block, self.chain.keys()[block]);
+        }
+        seat.published = seat.published.max(full);
     }
 
     /// Answer tokens so far.
     pub(super) fn produced(&self) -> usize {
-        self.produced
+        self.answer.len()
     }
 
     /// Its reader went away.
@@ -169,7 +223,7 @@ impl Sequence {
 
     /// Takes a sampled token: tells the reader, and says whether the answer ends here.
     pub(super) fn take(&mut self, sampled: weft_kernels::shapes::Sampled) -> Option<FinishReason> {
-        if self.produced == 0 {
+        if self.answer.is_empty() {
             self.times.prefilled = self.since_arrival();
             let watched = if self.watches { sampled.watched } else { Vec::new() };
             self.tell(TokenEvent::Started { watched });
@@ -177,17 +231,43 @@ impl Sequence {
         if self.end_tokens.contains(&sampled.token) {
             return Some(FinishReason::Stop);
         }
-        if self.produced == 0 {
+        if self.answer.is_empty() {
             self.times.first_token = self.since_arrival();
         }
-        self.sampler.push(sampled.token);
-        self.produced += 1;
-        self.tell(TokenEvent::Token(crate::request::Token {
-            id: sampled.token,
-            logprob: sampled.logprob,
-            top: sampled.top,
-        }));
-        (self.produced == self.max_tokens).then_some(FinishReason::Length)
+        self.append(Token { id: sampled.token, logprob: sampled.logprob, top: sampled.top })
+    }
+
+    /// Appends the tokens that the rules leave no choice about: they need no logits, so they go through the decoder beside
+    /// the next chosen one. Says whether the answer ends with them.
+    pub(super) fn force(&mut self) -> Option<FinishReason> {
+        let mut left = MOST_FORCED;
+        loop {
+            let tokens = self.sampler.forced(left.min(self.max_tokens - self.answer.len()));
+            if tokens.is_empty() {
+                return None;
+            }
+            left -= tokens.len();
+            for id in tokens {
+                if self.end_tokens.contains(&id) {
+                    return Some(FinishReason::Stop);
+                }
+                let reason = self.append(Token { id, logprob: None, top: Vec::new() });
+                if reason.is_some() {
+                    return reason;
+                }
+            }
+        }
+    }
+
+    fn append(&mut self, token: Token) -> Option<FinishReason> {
+        self.sampler.push(token.id);
+        self.answer.push(token.id);
+        self.chain.push(token.id);
+        self.tell(TokenEvent::Token(token));
+        if self.sampler.complete() {
+            return Some(FinishReason::Stop);
+        }
+        (self.answer.len() == self.max_tokens).then_some(FinishReason::Length)
     }
 
     /// Tells the reader how it ended, and returns everything it held.
@@ -196,7 +276,7 @@ impl Sequence {
         let usage = Usage {
             prompt_tokens: self.prompt.ids.len(),
             media_tokens: self.prompt.media.iter().map(|span| span.rows.len()).sum(),
-            completion_tokens: self.produced,
+            completion_tokens: self.answer.len(),
         };
         let times = self.times;
         let Self { events, phase, prompt, .. } = self;

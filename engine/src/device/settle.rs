@@ -3,12 +3,13 @@
 use std::time::Instant;
 
 use weft_kernels::Backend;
+use weft_kernels::shapes::Sampled;
 
 use super::Device;
 use super::command::Command;
 use super::media::Readiness;
 use super::sequence::{Ending, Phase, Progress, Sequence};
-use super::step::Outcome;
+use super::step::{Outcome, Share};
 use crate::error::{EngineError, ErrorKind};
 use crate::request::TokenEvent;
 use crate::scheduler::SequenceKey;
@@ -25,19 +26,44 @@ impl<B: Backend> Device<B> {
                     continue;
                 }
             };
-            let Some(sequence) = self.sequences.get_mut(&share.key) else { continue };
-            let Phase::Admitted { progress, .. } = &mut sequence.phase else { continue };
-            let Some(sampled) = sampled else {
-                *progress = Progress::Prompt { done: share.positions.end };
-                continue;
-            };
-            *progress = Progress::Answer { last: sampled.token, stepped: self.steps };
-            let before = sequence.produced();
-            let reason = sequence.take(sampled);
-            count(&self.shared.counters.tokens_out, sequence.produced() - before);
-            if let Some(reason) = reason {
-                self.end(share.key, Ending::Finished(reason));
+            self.settle_share(&share, sampled);
+        }
+    }
+
+    /// Takes the tokens of a share as long as they follow from each other, and lets others find the blocks it filled.
+    fn settle_share(&mut self, share: &Share, sampled: Vec<Sampled>) {
+        let Some(sequence) = self.sequences.get_mut(&share.key) else { return };
+        let mut cached = share.positions.end;
+        let mut reason = None;
+        let before = sequence.produced();
+        let complete = !sampled.is_empty();
+        for (at, sampled) in sampled.into_iter().enumerate() {
+            let token = sampled.token;
+            reason = sequence.take(sampled);
+            // The rows behind a draft that came true are in the cache; those behind another are of no use.
+            if reason.is_some() || share.drafts.get(at) != Some(&token) {
+                break;
             }
+            cached += 1;
+        }
+        if complete && reason.is_none() {
+            reason = sequence.force();
+        }
+        let fault = sequence.sampler.fault().filter(|_| reason.is_none());
+        count(&self.shared.counters.tokens_out, sequence.produced() - before);
+        if let Phase::Admitted { progress, .. } = &mut sequence.phase {
+            *progress = match complete {
+                true => Progress::Answer { cached, stepped: self.steps },
+                false => Progress::Prompt { done: cached },
+            };
+        }
+        if self.prefixes {
+            sequence.publish(cached, self.models[sequence.model].facts.kv.pages.page_tokens);
+        }
+        match (reason, fault) {
+            (Some(reason), _) => self.end(share.key, Ending::Finished(reason)),
+            (None, Some(error)) => self.fail(share.key, error),
+            (None, None) => {}
         }
     }
 
@@ -54,6 +80,7 @@ impl<B: Backend> Device<B> {
         let admitted = |sequence: &&Sequence| matches!(sequence.phase, Phase::Admitted { .. });
         gauge(&counters.running, self.sequences.values().filter(admitted).count());
         gauge(&counters.kv_pages_used, self.models.iter().map(|m| m.books.total() - m.books.free()).sum());
+        gauge(&counters.kv_pages_cached, self.models.iter().map(|m| m.books.idle()).sum());
         gauge(&counters.encoder_cache_bytes, self.media.bytes());
         gauge(&counters.media_waiting, self.media.pending());
     }

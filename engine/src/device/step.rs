@@ -1,5 +1,6 @@
 //! One pass through a decoder: sequences' rows laid one after another, run, and sampled.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -7,21 +8,23 @@ use weft_kernels::Backend;
 use weft_kernels::shapes::{SampleRow, Sampled};
 
 use super::media::MediaDesk;
-use super::sequence::{Phase, Progress, Sequence};
+use super::sequence::{Phase, Sequence};
 use super::{Device, Resident};
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::families::{MediaRows, StepBatch, StepSequence};
 use crate::scheduler::SequenceKey;
 
-/// A sequence's share of a step: these of its positions. Prompt rows and answer tokens are counted through.
+/// A sequence's share of a step: these of its rows, prompt and answer counted through, and guesses of the rows after them.
 #[derive(Debug, Clone)]
 pub(super) struct Share {
     pub(super) key: SequenceKey,
     pub(super) positions: Range<usize>,
+    /// Tokens that may come next. The step gives the token after each of them as well.
+    pub(super) drafts: Vec<u32>,
 }
 
-/// What a share gave: a token when the prompt is complete.
-pub(super) type Outcome = (Share, Result<Option<Sampled>>);
+/// What a share gave: the token after its last row when all known rows are in, and then that after each draft.
+pub(super) type Outcome = (Share, Result<Vec<Sampled>>);
 
 /// The input of a step. Row ranges of `sequences` follow one another.
 struct Input<'a, B: Backend> {
@@ -44,7 +47,7 @@ impl<B: Backend> Device<B> {
                 let mut outcomes = Vec::new();
                 for share in shares {
                     let sampled = self.step_together(model, std::slice::from_ref(&share));
-                    outcomes.push((share, sampled.map(|sampled| sampled.into_iter().next().flatten())));
+                    outcomes.push((share, sampled.map(|mut sampled| sampled.pop().unwrap_or_default())));
                 }
                 outcomes
             }
@@ -52,7 +55,7 @@ impl<B: Backend> Device<B> {
     }
 
     /// One result a share, in order.
-    fn step_together(&mut self, model: usize, shares: &[Share]) -> Result<Vec<Option<Sampled>>> {
+    fn step_together(&mut self, model: usize, shares: &[Share]) -> Result<Vec<Vec<Sampled>>> {
         let Self { backend, models, sequences, media, .. } = self;
         let Resident { loaded, pages, .. } = &mut models[model];
         let mut input = Input::<B> {
@@ -73,38 +76,51 @@ impl<B: Backend> Device<B> {
             sequences: &input.sequences,
         };
         let logits = loaded.step(backend, &batch, pages)?;
-        let wanting: Vec<bool> = input.sequences.iter().map(|sequence| sequence.wants_logits).collect();
         drop(input);
-        let chosen: Vec<&Sequence> =
-            shares.iter().zip(&wanting).filter(|(_, wants)| **wants).map(|(share, _)| &sequences[&share.key]).collect();
-        let mut sampled = match logits {
+        let wanting = |share: &Share| match share.positions.end < sequences[&share.key].known() {
+            true => 0,
+            false => 1 + share.drafts.len(),
+        };
+        let wanted: Vec<usize> = shares.iter().map(wanting).collect();
+        let chosen = shares.iter().zip(&wanted).filter(|(_, wanted)| **wanted > 0);
+        let chosen: Vec<(&Sequence, &[u32])> =
+            chosen.map(|(share, _)| (&sequences[&share.key], share.drafts.as_slice())).collect();
+        let sampled = match logits {
             Some(logits) => {
                 let rows = sample_rows(backend, &logits, &chosen)?;
                 backend.sample(&logits, &rows)?
             }
             None => Vec::new(),
         };
-        if sampled.len() != chosen.len() {
+        if sampled.len() != wanted.iter().sum::<usize>() {
             let detail = format!("a step gave {} tokens for {} sequences", sampled.len(), chosen.len());
             return Err(EngineError::new(ErrorKind::Internal, detail));
         }
-        let mut sampled = sampled.drain(..);
-        Ok(wanting.into_iter().map(|wants| if wants { sampled.next() } else { None }).collect())
+        let mut sampled = sampled.into_iter();
+        Ok(wanted.into_iter().map(|wanted| sampled.by_ref().take(wanted).collect()).collect())
     }
 }
 
-/// How each sequence chooses its token. Logits come to the host only when a penalty or a rule must see them.
-fn sample_rows<B: Backend>(backend: &B, logits: &B::Tensor, chosen: &[&Sequence]) -> Result<Vec<SampleRow>> {
+/// How each sequence chooses its tokens: one, and one after each of its drafts. Logits come to the host only when a
+/// penalty or a rule must see them.
+fn sample_rows<B: Backend>(backend: &B, logits: &B::Tensor, chosen: &[(&Sequence, &[u32])]) -> Result<Vec<SampleRow>> {
     let (_, vocabulary) = backend.shape(logits);
-    let host = match chosen.iter().any(|sequence| sequence.sampler.needs_logits()) {
-        true => backend.download(logits)?,
-        false => Vec::new(),
-    };
-    let rows = chosen.iter().enumerate().map(|(at, sequence)| {
-        let own = sequence.sampler.needs_logits().then(|| &host[at * vocabulary..(at + 1) * vocabulary]);
-        sequence.sampler.row(own)
-    });
-    Ok(rows.collect())
+    let mut host: Option<Vec<f32>> = None;
+    let mut rows = Vec::new();
+    for (sequence, drafts) in chosen {
+        let mut sampler = Cow::Borrowed(&sequence.sampler);
+        for draft in std::iter::once(None).chain(drafts.iter().map(Some)) {
+            if let Some(&draft) = draft {
+                sampler.to_mut().push(draft);
+            }
+            if sampler.needs_logits() && host.is_none() {
+                host = Some(backend.download(logits)?);
+            }
+            let own = host.as_ref().filter(|_| sampler.needs_logits());
+            rows.push(sampler.row(own.map(|host| &host[rows.len() * vocabulary..(rows.len() + 1) * vocabulary])));
+        }
+    }
+    Ok(rows)
 }
 
 impl<'a, B: Backend> Input<'a, B> {
@@ -116,19 +132,12 @@ impl<'a, B: Backend> Input<'a, B> {
     ) -> Result<()> {
         let fault = |what: &str| EngineError::new(ErrorKind::Internal, format!("a planned sequence has no {what}"));
         let sequence = sequences.get(&share.key).ok_or_else(|| fault("state"))?;
-        let Phase::Admitted { seat, progress } = &sequence.phase else { return Err(fault("pages")) };
+        let Phase::Admitted { seat, .. } = &sequence.phase else { return Err(fault("pages")) };
         let prompt = &sequence.prompt;
         let Range { start, end } = share.positions;
         let from = self.ids.len();
-        for position in start..end {
-            let (id, triple) = match (prompt.ids.get(position), progress) {
-                (Some(&id), _) => (id, prompt.positions.rows[position]),
-                (None, Progress::Answer { last, .. }) => {
-                    let answered = u32::try_from(position - prompt.ids.len()).map_err(|_| fault("such position"))?;
-                    (*last, [prompt.positions.next + answered; 3])
-                }
-                (None, Progress::Prompt { .. }) => return Err(fault("answer yet")),
-            };
+        for position in start..end + share.drafts.len() {
+            let (id, triple) = sequence.row(position, &share.drafts).ok_or_else(|| fault("such row"))?;
             self.ids.push(id);
             self.positions.push(triple);
             self.slots.push(seat.table.slot(position));
@@ -141,13 +150,19 @@ impl<'a, B: Backend> Input<'a, B> {
                 self.media.push(MediaRows { at: from + first - start, encoded, rows });
             }
         }
-        self.sequences.push(StepSequence {
-            rows: from..self.ids.len(),
-            context: end,
+        let part = |rows: Range<usize>, context| StepSequence {
+            rows,
+            context,
             table: seat.table.pages(),
             cross: seat.cross.as_ref().map(|cross| (cross.table.pages(), cross.frames)),
-            wants_logits: end >= prompt.ids.len(),
-        });
+            wants_logits: context >= sequence.known(),
+        };
+        let known = from + end - start;
+        self.sequences.push(part(from..known, end));
+        // Each draft is a sequence of one row over the same pages, so it runs as a decode step of its own would.
+        for draft in 0..share.drafts.len() {
+            self.sequences.push(part(known + draft..known + draft + 1, end + draft + 1));
+        }
         Ok(())
     }
 }

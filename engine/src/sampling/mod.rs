@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use weft_kernels::shapes::SampleRow;
 
+use crate::error::EngineError;
 use crate::request::Sampling;
 use crate::rules::RuleState;
 
 /// Follows one answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Sampler {
     sampling: Sampling,
     rules: Option<RuleState>,
@@ -43,6 +44,25 @@ impl Sampler {
         if self.repeats() || self.sampling.presence_penalty != 0.0 || self.sampling.frequency_penalty != 0.0 {
             *self.seen.entry(token).or_default() += 1;
         }
+    }
+
+    /// Tokens that come next whatever the logits are, at most this many. None when log-probabilities are asked for: those
+    /// need logits.
+    pub(crate) fn forced(&mut self, most: usize) -> Vec<u32> {
+        match (&mut self.rules, self.sampling.logprobs) {
+            (Some(rules), None) => rules.forced(most),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether the rules end the answer here.
+    pub(crate) fn complete(&self) -> bool {
+        self.rules.as_ref().is_some_and(RuleState::complete)
+    }
+
+    /// Why the rules cannot be followed any further.
+    pub(crate) fn fault(&self) -> Option<EngineError> {
+        self.rules.as_ref().and_then(RuleState::fault)
     }
 
     /// Whether [`Sampler::row`] must see the step's logits.

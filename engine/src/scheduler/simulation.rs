@@ -188,7 +188,7 @@ impl Simulation {
         self.check(&state, &plan)?;
         for key in &plan.admit {
             let request = self.requests.get_mut(key).expect("planned requests exist");
-            let table = self.books.lease(Self::pages(request));
+            let table = self.books.lease(Self::pages(request)).map(|lease| lease.table);
             prop_assert!(table.is_some(), "admitted without pages");
             request.table = table;
         }

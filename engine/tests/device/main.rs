@@ -6,3 +6,5 @@ mod faults;
 mod faulty;
 mod fixtures;
 mod flow;
+mod prefix;
+mod structured;

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use weft_stages::text::{Content, Speaker, Turn};
-use weft_stages::{ModelCard, Service, audio_facts, image_facts};
+use weft_stages::{GrammarSpec, ModelCard, Service, audio_facts, image_facts};
 
 use super::stage_error;
 use crate::catalog::Bound;
@@ -212,7 +212,19 @@ impl Checks<'_> {
                 format!("max_tokens is {many}: model `{}` holds {} tokens, prompt included", card.name, card.context);
             return Err(Error::new(ErrorKind::Malformed, text).about("options.max_tokens"));
         }
-        Ok(())
+        self.format(card, options)
+    }
+
+    /// Whether the answer's format can be followed; it is compiled here once and found again when the answer begins.
+    fn format(&self, card: &ModelCard, options: &Options) -> Result<()> {
+        let Some(format) = &options.format else { return Ok(()) };
+        if self.answering().is_none() {
+            let text = format!("`{}` does not write its answer to a format", self.bound.definition.name);
+            return Err(Error::new(ErrorKind::Unsupported, text).about("options.format"));
+        }
+        let text = self.service.text(&card.name).map_err(stage_error)?;
+        let compiled = text.grammar(&GrammarSpec::from(format.clone()));
+        compiled.map(drop).map_err(|error| stage_error(error).about("options.format"))
     }
 
     /// Whether the prompt alone already fills the context, for a stage that waits for no other text.

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 use futures_util::future::try_join_all;
 use weft_stages::service::{AnswerOptions, Lease, Logprob, TextEvent};
 use weft_stages::text::{Content, Speaker, Turn};
-use weft_stages::{DeviceTimes, Sampling};
+use weft_stages::{DeviceTimes, GrammarSpec, Sampling};
 
 use super::graph::{Inputs, Output};
 use super::media::{Named, Sense};
@@ -14,7 +14,7 @@ use super::{Job, stage_error};
 use crate::definition::GenerateStage;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, FinishReason, TokenLogprob, Usage};
-use crate::request::{Options, Part, Role};
+use crate::request::{Format, Options, Part, Role};
 
 impl Job {
     pub(super) async fn generate(&self, at: usize, stage: &GenerateStage, inputs: &Inputs) -> Result<(Output, String)> {
@@ -148,6 +148,7 @@ impl Job {
             sampling,
             max_tokens: options.max_tokens,
             stop: options.stop,
+            format: options.format.map(GrammarSpec::from),
             class: self.class.into(),
             deadline: self.deadline,
             now: SystemTime::now(),
@@ -181,6 +182,18 @@ impl From<weft_stages::FinishReason> for FinishReason {
         match reason {
             weft_stages::FinishReason::Stop => Self::Stop,
             weft_stages::FinishReason::Length => Self::Length,
+        }
+    }
+}
+
+impl From<Format> for GrammarSpec {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Json => Self::JsonObject,
+            Format::JsonSchema(schema) => Self::JsonSchema(schema),
+            Format::Regex(regex) => Self::Regex(regex),
+            Format::Choice(texts) => Self::Choice(texts),
+            Format::Lark(lark) => Self::Lark(lark),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use weft_engine::grammar::GrammarSpec;
 use weft_engine::handle::TokenStream;
 use weft_engine::request::{
     Class, DeviceTimes, FinishReason, Generate, RequestId, Sampling, Segment, Token, TokenEvent, TokenRules, Usage,
@@ -24,6 +25,8 @@ pub struct AnswerOptions {
     pub max_tokens: Option<usize>,
     /// Texts that end the answer (not part of it).
     pub stop: Vec<String>,
+    /// What the answer must look like; `None`: anything.
+    pub format: Option<GrammarSpec>,
     /// Class.
     pub class: Class,
     /// When the answer is no longer wanted.
@@ -97,8 +100,15 @@ impl Service {
         let served = self.served(model)?.clone();
         let began = Instant::now();
         let text = Arc::clone(&served.text);
-        let now = options.now;
-        let prompt = self.inner.stages.text(move || prompt(&text, &turns, now)).await??;
+        let (now, format) = (options.now, options.format);
+        let lay_out = move || {
+            let rules = match &format {
+                Some(format) => TokenRules::Grammar(text.grammar(format)?),
+                None => TokenRules::Free,
+            };
+            Ok::<_, StageError>((prompt(&text, &turns, now)?, rules))
+        };
+        let (prompt, rules) = self.inner.stages.text(lay_out).await??;
         let laid_out = began.elapsed();
         if options.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(StageError::new(ErrorKind::Deadline, "the time for this request is up"));
@@ -122,7 +132,7 @@ impl Service {
             id: options.id,
             prompt,
             sampling: options.sampling,
-            rules: TokenRules::Free,
+            rules,
             end_tokens: card.end_tokens.clone(),
             max_tokens: options.max_tokens.unwrap_or(room).min(room),
             watch: Vec::new(),

@@ -1,10 +1,11 @@
 //! What the text stage knows about one model: its tokenizer and template, and how a conversation becomes a layout.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use weft_engine::card::ModelCard;
+use weft_engine::grammar::{Grammar, GrammarSpec, Grammars};
 
 use super::conversation::{Content, Turn};
 use super::detokenise::{Decoding, Detokeniser};
@@ -31,6 +32,8 @@ pub struct TextModel {
     tokenizer: Arc<TextTokenizer>,
     template: Option<ChatTemplate>,
     decoding: Arc<Decoding>,
+    /// Made for the first structured answer: it takes a moment and memory.
+    grammars: OnceLock<Result<Grammars>>,
 }
 
 impl TextModel {
@@ -45,7 +48,7 @@ impl TextModel {
             .map(|source| ChatTemplate::new(&card.name, source, &card.template_tokens))
             .transpose()?;
         let decoding = Arc::new(Decoding::of(Arc::clone(&tokenizer)));
-        Ok(Self { card, tokenizer, template, decoding })
+        Ok(Self { card, tokenizer, template, decoding, grammars: OnceLock::new() })
     }
 
     /// The model's card.
@@ -56,6 +59,19 @@ impl TextModel {
     /// Its tokenizer.
     pub fn tokenizer(&self) -> &TextTokenizer {
         &self.tokenizer
+    }
+
+    /// Compiles a grammar over this model's vocabulary, or finds it. Takes milliseconds, the first one longer.
+    pub fn grammar(&self, spec: &GrammarSpec) -> Result<Grammar> {
+        let grammars = self.grammars.get_or_init(|| {
+            let vocabulary =
+                super::vocabulary::vocabulary(&self.tokenizer, self.card.vocabulary, &self.card.end_tokens)?;
+            Ok(Grammars::new(vocabulary)?)
+        });
+        match grammars {
+            Ok(grammars) => Ok(grammars.compile(spec)?),
+            Err(error) => Err(error.clone()),
+        }
     }
 
     /// A detokeniser for one answer.

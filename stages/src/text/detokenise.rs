@@ -14,7 +14,7 @@ const REPLACEMENT: char = '\u{FFFD}';
 
 /// How a tokenizer's decoder joins tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Rule {
+pub(super) enum Rule {
     /// Byte-level BPE: each character of a token is a byte.
     Bytes,
     /// SentencePiece: a mark stands for a space, `<0x41>` for a byte, and up to so many leading spaces are dropped.
@@ -26,7 +26,7 @@ enum Rule {
 }
 
 impl Rule {
-    fn of(tokenizer: &TextTokenizer) -> Self {
+    pub(super) fn of(tokenizer: &TextTokenizer) -> Self {
         let decoder = tokenizer.inner().get_decoder().and_then(|decoder| serde_json::to_value(decoder).ok());
         decoder.as_ref().and_then(Self::read).unwrap_or(Self::Whole)
     }
@@ -209,7 +209,7 @@ impl Detokeniser {
 }
 
 /// The byte that a character of byte-level BPE stands for: printable Latin-1 for itself, the 68 others from U+0100 on.
-fn byte_of(char: char) -> Option<u8> {
+pub(super) fn byte_of(char: char) -> Option<u8> {
     match u32::from(char) {
         code @ (0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF) => u8::try_from(code).ok(),
         code @ 0x100..=0x120 => u8::try_from(code - 0x100).ok(),

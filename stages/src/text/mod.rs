@@ -17,6 +17,7 @@ mod stop;
 mod strftime;
 mod template;
 mod tokenizer;
+mod vocabulary;
 
 pub use chat::{Piece, TextModel};
 pub use conversation::{Content, Speaker, Turn};
