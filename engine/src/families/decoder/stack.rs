@@ -90,7 +90,7 @@ impl<B: Backend> Decoder<B> {
         let (sum, product) = last.finish(backend, &residual, attend)?;
         let (_, normed) = backend.add_rms_norm(&product, &sum, &self.norm, self.config.eps)?;
         let head = self.head.as_ref().unwrap_or(&self.embedding);
-        Ok(Some(backend.linear(&normed, head, None)?))
+        Ok(Some(backend.logits(&normed, head)?))
     }
 
     /// Token embeddings with encoder output in the places of media.
