@@ -34,6 +34,10 @@ pub trait Backend: Clone + 'static {
     fn upload(&self, rows: usize, cols: usize, values: &[f32]) -> Result<Self::Tensor>;
     /// Copies a tensor to the host, row-major; waits for the work it depends on.
     fn download(&self, x: &Self::Tensor) -> Result<Vec<f32>>;
+    /// Bytes of device memory that nobody uses; `None` where it is the machine's memory.
+    fn free_memory(&self) -> Result<Option<usize>> {
+        Ok(None)
+    }
     /// Bytes of one element of keys or values in pages.
     fn kv_element_bytes(&self) -> usize {
         size_of::<f32>()

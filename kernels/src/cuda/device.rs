@@ -21,6 +21,18 @@ pub(super) fn fault(op: &'static str) -> impl Fn(DriverError) -> KernelError {
     move |error| KernelError::Device(format!("{op}: {error}"))
 }
 
+/// The first GPU and its name.
+pub(super) fn first() -> Result<(sys::CUdevice, String)> {
+    const OP: &str = "the NVIDIA driver";
+    libraries::driver()?;
+    result::init().map_err(fault(OP))?;
+    if result::device::get_count().map_err(fault(OP))? == 0 {
+        return Err(KernelError::Device("the NVIDIA driver reports no GPU".into()));
+    }
+    let ordinal = result::device::get(0).map_err(fault(OP))?;
+    Ok((ordinal, result::device::get_name(ordinal).map_err(fault(OP))?))
+}
+
 /// The GPU.
 pub(super) struct Device {
     ordinal: sys::CUdevice,
@@ -38,14 +50,7 @@ impl Device {
     /// The first GPU.
     pub(super) fn open() -> Result<Rc<Self>> {
         const OP: &str = "opening the GPU";
-        libraries::driver()?;
-        result::init().map_err(fault(OP))?;
-        let count = result::device::get_count().map_err(fault(OP))?;
-        if count == 0 {
-            return Err(KernelError::Device("the NVIDIA driver reports no GPU".into()));
-        }
-        let ordinal = result::device::get(0).map_err(fault(OP))?;
-        let name = result::device::get_name(ordinal).map_err(fault(OP))?;
+        let (ordinal, name) = first()?;
         // SAFETY: the driver is initialised and the device exists; the context is released when the device is dropped.
         let attribute = |which| unsafe { result::device::get_attribute(ordinal, which) }.map_err(fault(OP));
         let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;

@@ -75,17 +75,14 @@ struct Numbers {
 }
 
 impl CudaBackend {
-    /// Whether a GPU can be used, or why not; cheap, and starts nothing on it.
+    /// Name of the GPU that would be used, or why none can be; cheap, and starts nothing on it.
     ///
     /// # Errors
     /// The library or the card that is missing, and what to install.
-    pub fn probe() -> Result<()> {
-        libraries::driver()?;
-        result::init().map_err(fault("the NVIDIA driver"))?;
-        match result::device::get_count().map_err(fault("the NVIDIA driver"))? {
-            0 => Err(KernelError::Device("the NVIDIA driver reports no GPU".into())),
-            _ => libraries::compiler().and_then(|()| libraries::products()),
-        }
+    pub fn probe() -> Result<String> {
+        let name = device::first()?.1;
+        libraries::compiler().and_then(|()| libraries::products())?;
+        Ok(name)
     }
 
     /// The first GPU, with its kernels loaded (compiled, at the first start).
@@ -104,14 +101,6 @@ impl CudaBackend {
         let large = RefCell::new(Large::new(&device)?);
         let staging = RefCell::new(Staging::new(&device)?);
         Ok(Self { inner: Rc::new(Inner { staging, large, arrived, kernels, activations, device }) })
-    }
-
-    /// Free and total bytes of the card.
-    ///
-    /// # Errors
-    /// A fault of the driver.
-    pub fn memory(&self) -> Result<(usize, usize)> {
-        self.inner.device.memory()
     }
 
     /// A tensor to be filled.
@@ -212,6 +201,10 @@ impl Backend for CudaBackend {
     fn describe(&self) -> String {
         let Device { name, chip, multiprocessors, .. } = &*self.inner.device;
         format!("cuda ({name}, {chip}, {multiprocessors} multiprocessors, {:?})", self.inner.activations).to_lowercase()
+    }
+
+    fn free_memory(&self) -> Result<Option<usize>> {
+        Ok(Some(self.inner.device.memory()?.0))
     }
 
     fn kv_element_bytes(&self) -> usize {

@@ -46,7 +46,7 @@ impl<B: Backend> Decoder<B> {
     pub(crate) const fn kv(&self) -> KvLayout {
         let DecoderConfig { layers, kv_heads, head_dim, .. } = self.config;
         let pages = PageLayout { page_tokens: self.page_tokens, kv_heads, head_dim };
-        KvLayout { layers, pages, cross: false }
+        KvLayout { layers, pages, cross: false, element_bytes: size_of::<f32>() }
     }
 
     /// See [`crate::families::Loaded::step`].
