@@ -25,7 +25,7 @@ extern "C" __global__ void rms_norm(act *out, const act *x, const act *weight, u
 }
 
 extern "C" __global__ void add_rms_norm(act *out, act *sum, const act *x, const act *residual, const act *weight,
-                                        u32 group, u32 groups_per_row, float eps) {
+                                        u32 group, float eps) {
     __shared__ float scratch[33];
     u64 at = (u64)blockIdx.x * group;
     rms_group(out + at, sum + at, x + at, residual + at, weight, group, eps, scratch);
