@@ -63,7 +63,7 @@ pub enum WrittenPrecision {
 #[serde(deny_unknown_fields, default)]
 pub struct WrittenDevice {
     /// `auto` (default), `cpu` or `cuda`.
-    pub choice: Option<WrittenChoice>,
+    pub kind: Option<WrittenChoice>,
     /// CPU threads.
     pub threads: Option<usize>,
     /// `slice` (default) or `inline`.
@@ -217,7 +217,7 @@ impl Written {
         let runtime = RuntimeConfig {
             models,
             pipelines,
-            device: flags.device.or(self.device.choice).map_or(defaults.device, DeviceChoice::from),
+            device: flags.device.or(self.device.kind).map_or(defaults.device, DeviceChoice::from),
             threads: flags.threads.or(self.device.threads).unwrap_or(defaults.threads),
             kv_bytes: mib(self.memory.kv_mib, defaults.kv_bytes),
             encoder_cache_bytes: mib(self.memory.encoder_cache_mib, defaults.encoder_cache_bytes),

@@ -85,13 +85,15 @@ impl Engine {
     ///
     /// On a GPU activations are bf16, and float32 where every model asks for float32 weights.
     pub fn start(config: EngineConfig) -> Result<Self> {
+        /// Fewer rows than this leave most of a GPU idle.
+        const GPU_PREFILL_ROWS: usize = 2048;
         let (threads, exact) = (config.threads, config.models.iter().all(|m| m.precision == Precision::Float32));
         let reason = match config.device {
             DeviceChoice::Cpu => None,
             DeviceChoice::Cuda | DeviceChoice::Auto => {
                 let activations = if exact { Activations::F32 } else { Activations::Bf16 };
-                let probed = CudaBackend::probe().map_err(EngineError::from);
-                match probed.and_then(|_| Self::start_on(config.clone(), move || Ok(CudaBackend::open(activations)?))) {
+                let wide = EngineConfig { prefill_chunk: config.prefill_chunk.max(GPU_PREFILL_ROWS), ..config.clone() };
+                match gpu().and_then(|_| Self::start_on(wide, move || Ok(CudaBackend::open(activations)?))) {
                     Ok(engine) => return Ok(engine),
                     Err(error) if config.device == DeviceChoice::Cuda => return Err(error),
                     Err(error) => Some(error),

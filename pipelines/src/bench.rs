@@ -14,6 +14,31 @@ use crate::inspect;
 use crate::request::{Class, Input, Options, Request, Target};
 use crate::runtime::{Runtime, engine_config};
 
+/// What the GPU can do.
+#[derive(Debug, Clone, Serialize)]
+pub struct DeviceLine {
+    /// `device`.
+    pub bench: &'static str,
+    /// Device.
+    pub device: String,
+    /// Copy on the device, bytes read and written.
+    pub copy_bytes_per_s: f64,
+    /// Operations of a large bf16 product of random numbers.
+    pub product_flops_per_s: f64,
+}
+
+/// Measures the GPU; an error where there is none.
+pub fn device() -> Result<DeviceLine> {
+    let device = weft_stages::gpu().map_err(weft_stages::StageError::from)?;
+    let ceilings = gpu_ceilings().map_err(weft_stages::StageError::from)?;
+    Ok(DeviceLine {
+        bench: "device",
+        device,
+        copy_bytes_per_s: ceilings.copy,
+        product_flops_per_s: ceilings.product,
+    })
+}
+
 /// Decode steps at one batch size.
 #[derive(Debug, Clone, Serialize)]
 pub struct DecodeLine {

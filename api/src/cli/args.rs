@@ -263,6 +263,12 @@ pub enum BenchCommand {
         #[command(flatten)]
         args: BenchArgs,
     },
+    /// What the GPU can do: copy bandwidth and product rate.
+    Device {
+        /// Output.
+        #[command(flatten)]
+        args: BenchArgs,
+    },
     /// From nothing to ready and to the first token.
     Start {
         /// Model and output.
@@ -307,6 +313,7 @@ impl BenchCommand {
             | Self::Encode { args, .. }
             | Self::Media { args, .. }
             | Self::Transcribe { args, .. }
+            | Self::Device { args }
             | Self::Start { args } => args,
         }
     }

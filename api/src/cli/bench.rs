@@ -33,6 +33,7 @@ pub(super) async fn bench(command: BenchCommand, process_began: Instant) -> Resu
             let files = files.iter().map(|f| bench::file(f)).collect::<Result<Vec<_>, _>>()?;
             print(&bench::transcribe(config, &files, args.repeats).await?, json);
         }
+        BenchCommand::Device { .. } => print(&[bench::device()?], json),
         BenchCommand::Start { .. } => print(&[bench::start(config, process_began).await?], json),
     }
     Ok(())

@@ -6,3 +6,4 @@ mod faults;
 mod faulty;
 mod fixtures;
 mod flow;
+mod gpu;
