@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use weft_pipelines::config::{Limits, ModelEntry, ModelSource, RuntimeConfig};
+use weft_pipelines::config::{DeviceChoice, Limits, ModelEntry, ModelSource, RuntimeConfig};
 use weft_pipelines::{Error, ErrorKind, Result};
 
 use crate::embedded;
@@ -62,6 +62,8 @@ pub enum WrittenPrecision {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WrittenDevice {
+    /// `auto` (default), `cpu` or `cuda`.
+    pub kind: Option<WrittenChoice>,
     /// CPU threads.
     pub threads: Option<usize>,
     /// `slice` (default) or `inline`.
@@ -70,6 +72,28 @@ pub struct WrittenDevice {
     pub max_batch: Option<usize>,
     /// Most requests waiting.
     pub max_waiting: Option<usize>,
+}
+
+/// Device, as written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum WrittenChoice {
+    /// The GPU where there is one.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU.
+    Cuda,
+}
+
+impl From<WrittenChoice> for DeviceChoice {
+    fn from(written: WrittenChoice) -> Self {
+        match written {
+            WrittenChoice::Auto => Self::Auto,
+            WrittenChoice::Cpu => Self::Cpu,
+            WrittenChoice::Cuda => Self::Cuda,
+        }
+    }
 }
 
 /// Device policy, as written.
@@ -136,6 +160,8 @@ pub struct Overrides {
     pub pipelines: Vec<PathBuf>,
     /// `--listen`.
     pub listen: Option<String>,
+    /// `--device`.
+    pub device: Option<WrittenChoice>,
     /// `--threads`.
     pub threads: Option<usize>,
 }
@@ -191,6 +217,7 @@ impl Written {
         let runtime = RuntimeConfig {
             models,
             pipelines,
+            device: flags.device.or(self.device.kind).map_or(defaults.device, DeviceChoice::from),
             threads: flags.threads.or(self.device.threads).unwrap_or(defaults.threads),
             kv_bytes: mib(self.memory.kv_mib, defaults.kv_bytes),
             encoder_cache_bytes: mib(self.memory.encoder_cache_mib, defaults.encoder_cache_bytes),

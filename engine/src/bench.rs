@@ -5,12 +5,17 @@
 
 use std::time::{Duration, Instant};
 
-pub use weft_kernels::measure::copy_bandwidth;
+pub use weft_kernels::measure::{GpuCeilings, copy_bandwidth};
 
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::handle::{Engine, Model, StepKind, StepRecord};
 use crate::media::Medium;
 use crate::request::{Class, Generate, RequestId, Sampling, Segment, TokenEvent, TokenRules};
+
+/// What the first GPU can do; see [`weft_kernels::measure::gpu_ceilings`].
+pub fn gpu_ceilings() -> Result<GpuCeilings> {
+    Ok(weft_kernels::measure::gpu_ceilings()?)
+}
 
 /// Decode steps at one batch size.
 #[derive(Debug, Clone, Copy)]

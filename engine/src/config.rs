@@ -34,6 +34,18 @@ pub struct ModelConfig {
     pub precision: Precision,
 }
 
+/// What runs the models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceChoice {
+    /// The GPU where there is one, otherwise the CPU, with a log line that says why.
+    Auto,
+    /// The CPU.
+    #[default]
+    Cpu,
+    /// The GPU, or no start.
+    Cuda,
+}
+
 /// What runs between two decode steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
@@ -49,11 +61,13 @@ pub enum Policy {
 pub struct EngineConfig {
     /// Models, loaded before [`Engine::start`](crate::handle::Engine::start) returns.
     pub models: Vec<ModelConfig>,
+    /// What runs the models.
+    pub device: DeviceChoice,
     /// CPU threads; 0 takes the machine's cores.
     pub threads: usize,
     /// Tokens in a KV page.
     pub page_tokens: usize,
-    /// Bytes of KV pages a model may use.
+    /// Bytes of KV pages a model may use; 0 takes 512 MiB, or on a GPU an equal share of most of what is free there.
     pub kv_bytes: usize,
     /// Whether full KV pages are found again by their content.
     pub prefix_cache: bool,
@@ -80,6 +94,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             models: Vec::new(),
+            device: DeviceChoice::default(),
             threads: 0,
             page_tokens: 16,
             kv_bytes: 512 << 20,

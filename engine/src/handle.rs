@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use weft_kernels::{Backend, CpuBackend};
+use weft_kernels::cuda::Activations;
+use weft_kernels::{Backend, CpuBackend, CudaBackend};
 
 use crate::card::ModelCard;
 use crate::check::ModelFacts;
-pub use crate::config::{EngineConfig, ModelConfig, ModelSource, Policy, Precision};
+pub use crate::config::{DeviceChoice, EngineConfig, ModelConfig, ModelSource, Policy, Precision};
 use crate::device::command::{Command, EncodeOrder, GenerateOrder, STREAM_EVENTS, STREAM_ROOM};
 use crate::device::shared::{Freshness, LeaseOrder, MediaKey, MediaLease, Shared, WakeOnDrop};
 use crate::device::{self, Opened};
@@ -19,6 +20,11 @@ use crate::error::{EngineError, ErrorKind, Result};
 use crate::media::{MediaId, Medium};
 use crate::request::{Class, Generate, TokenEvent};
 pub use crate::stats::{EngineStats, StepKind, StepRecord};
+
+/// Name of the GPU that [`DeviceChoice::Auto`] takes, or why it takes none; cheap, and starts nothing on it.
+pub fn gpu() -> Result<String> {
+    Ok(CudaBackend::probe()?)
+}
 
 /// A running engine: one device thread and its models. Dropping the last [`Engine`] or [`Model`] stops and joins the
 /// thread; answers still in flight end with `Cancelled`.
@@ -75,9 +81,28 @@ fn stopped() -> EngineError {
 }
 
 impl Engine {
-    /// Starts the device thread on the CPU, loads the models and returns when they are ready.
+    /// Starts the device thread on the configured device, loads the models and returns when they are ready.
+    ///
+    /// On a GPU activations are bf16, and float32 where every model asks for float32 weights.
     pub fn start(config: EngineConfig) -> Result<Self> {
-        let threads = config.threads;
+        /// Fewer rows than this leave most of a GPU idle.
+        const GPU_PREFILL_ROWS: usize = 2048;
+        let (threads, exact) = (config.threads, config.models.iter().all(|m| m.precision == Precision::Float32));
+        let reason = match config.device {
+            DeviceChoice::Cpu => None,
+            DeviceChoice::Cuda | DeviceChoice::Auto => {
+                let activations = if exact { Activations::F32 } else { Activations::Bf16 };
+                let wide = EngineConfig { prefill_chunk: config.prefill_chunk.max(GPU_PREFILL_ROWS), ..config.clone() };
+                match gpu().and_then(|_| Self::start_on(wide, move || Ok(CudaBackend::open(activations)?))) {
+                    Ok(engine) => return Ok(engine),
+                    Err(error) if config.device == DeviceChoice::Cuda => return Err(error),
+                    Err(error) => Some(error),
+                }
+            }
+        };
+        if let Some(reason) = reason {
+            tracing::info!(%reason, "no GPU is used; models run on the CPU");
+        }
         Self::start_on(config, move || Ok(CpuBackend::new(threads)))
     }
 

@@ -34,6 +34,14 @@ pub trait Backend: Clone + 'static {
     fn upload(&self, rows: usize, cols: usize, values: &[f32]) -> Result<Self::Tensor>;
     /// Copies a tensor to the host, row-major; waits for the work it depends on.
     fn download(&self, x: &Self::Tensor) -> Result<Vec<f32>>;
+    /// Bytes of device memory that nobody uses; `None` where it is the machine's memory.
+    fn free_memory(&self) -> Result<Option<usize>> {
+        Ok(None)
+    }
+    /// Bytes of one element of keys or values in pages.
+    fn kv_element_bytes(&self) -> usize {
+        size_of::<f32>()
+    }
     /// `(rows, columns)`.
     fn shape(&self, x: &Self::Tensor) -> (usize, usize);
     /// Prepares a weight for [`Backend::linear`], [`Backend::embed`] and [`Backend::conv1d`].
@@ -47,6 +55,10 @@ pub trait Backend: Clone + 'static {
     fn embed(&self, table: &Self::Weight, ids: &[u32]) -> Result<Self::Tensor>;
     /// `x W^T + b`: `[rows, inputs]` to `[rows, outputs]`. `bias` is `[1, outputs]`.
     fn linear(&self, x: &Self::Tensor, w: &Self::Weight, bias: Option<&Self::Tensor>) -> Result<Self::Tensor>;
+    /// `x W^T` for [`Backend::sample`]: like [`Backend::linear`], in float32 whatever activations are.
+    fn logits(&self, x: &Self::Tensor, w: &Self::Weight) -> Result<Self::Tensor> {
+        self.linear(x, w, None)
+    }
     /// Several products of the same input in one launch (query, key, value; gate, up).
     fn linear_group(
         &self,
@@ -115,6 +127,15 @@ pub trait Backend: Clone + 'static {
     fn pages(&self, layout: PageLayout, count: usize) -> Result<Self::Pages>;
     /// Stores row `i` of keys and values in slot `slots[i]` (`page * page_tokens + offset`).
     fn kv_write(&self, pages: &mut Self::Pages, k: &Self::Tensor, v: &Self::Tensor, slots: &[u32]) -> Result<()>;
+    /// [`Backend::rotary`] of queries and keys and [`Backend::kv_write`] of keys and values (`qkv` in this order), in one launch where a
+    /// launch costs something; returns the queries. The head size is the pages'.
+    fn rotary_kv_write(
+        &self,
+        pages: &mut Self::Pages,
+        qkv: (&Self::Tensor, &Self::Tensor, &Self::Tensor),
+        table: &Self::Tensor,
+        slots: &[u32],
+    ) -> Result<Self::Tensor>;
     /// Softmax attention over pages; sequences cover every query row once, in order.
     fn paged_attention(
         &self,

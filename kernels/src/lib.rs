@@ -6,6 +6,7 @@
 pub mod backend;
 pub mod checks;
 pub mod cpu;
+pub mod cuda;
 pub mod error;
 pub mod mapped;
 pub mod measure;
@@ -17,4 +18,5 @@ pub mod weights;
 
 pub use backend::Backend;
 pub use cpu::CpuBackend;
+pub use cuda::CudaBackend;
 pub use error::{KernelError, Result};

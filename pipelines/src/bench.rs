@@ -5,14 +5,39 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::Serialize;
-use weft_stages::bench::{self as stages, Bench, DecodeCase, EncodeCase, MediaKind, copy_bandwidth};
+use weft_stages::bench::{self as stages, Bench, DecodeCase, EncodeCase, MediaKind, copy_bandwidth, gpu_ceilings};
 
-use crate::config::{ModelEntry, RuntimeConfig};
+use crate::config::{DeviceChoice, ModelEntry, RuntimeConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::inspect;
 use crate::request::{Class, Input, Options, Request, Target};
 use crate::runtime::{Runtime, engine_config};
+
+/// What the GPU can do.
+#[derive(Debug, Clone, Serialize)]
+pub struct DeviceLine {
+    /// `device`.
+    pub bench: &'static str,
+    /// Device.
+    pub device: String,
+    /// Copy on the device, bytes read and written.
+    pub copy_bytes_per_s: f64,
+    /// Operations of a large bf16 product of random numbers.
+    pub product_flops_per_s: f64,
+}
+
+/// Measures the GPU; an error where there is none.
+pub fn device() -> Result<DeviceLine> {
+    let device = weft_stages::gpu().map_err(weft_stages::StageError::from)?;
+    let ceilings = gpu_ceilings().map_err(weft_stages::StageError::from)?;
+    Ok(DeviceLine {
+        bench: "device",
+        device,
+        copy_bytes_per_s: ceilings.copy,
+        product_flops_per_s: ceilings.product,
+    })
+}
 
 /// Decode steps at one batch size.
 #[derive(Debug, Clone, Serialize)]
@@ -143,10 +168,10 @@ pub struct Opened {
 
 impl Opened {
     /// Loads one model.
-    pub fn open(model: &ModelEntry, threads: usize) -> Result<Self> {
+    pub fn open(model: &ModelEntry, device: DeviceChoice, threads: usize) -> Result<Self> {
         let report = inspect::model(&model.source)?;
         let parameters = report.parts.into_iter().map(|part| (part.name, part.parameters)).collect();
-        let config = RuntimeConfig { models: vec![model.clone()], threads, ..RuntimeConfig::default() };
+        let config = RuntimeConfig { models: vec![model.clone()], device, threads, ..RuntimeConfig::default() };
         let bench = Bench::open(engine_config(&config, &config.models))?;
         let threads = if threads == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { threads };
         Ok(Self { bench, threads, parameters })
@@ -154,7 +179,10 @@ impl Opened {
 
     /// Decode steps at each batch size.
     pub fn decode(&self, batches: &[usize], context: usize, steps: usize) -> Result<Vec<DecodeLine>> {
-        let bandwidth = copy_bandwidth(self.threads);
+        let bandwidth = match self.bench.device().starts_with("cuda") {
+            true => gpu_ceilings().map_err(weft_stages::StageError::from)?.copy,
+            false => copy_bandwidth(self.threads),
+        };
         let card = self.bench.card();
         let measure = |&batch: &usize| {
             let figures = self.bench.decode(DecodeCase { batch, context, steps })?;
@@ -195,8 +223,8 @@ impl Opened {
         lengths.iter().map(measure).collect()
     }
 
-    /// Every tower of the model at each batch size: pictures of 448 x 448, clips of 30 s.
-    pub fn encode(&self, batches: &[usize], repeats: usize) -> Result<Vec<EncodeLine>> {
+    /// Every tower of the model at each batch size: pictures of `side` x `side` pixels, clips of 30 s.
+    pub fn encode(&self, batches: &[usize], side: usize, repeats: usize) -> Result<Vec<EncodeLine>> {
         let card = self.bench.card();
         let mut lines = Vec::new();
         for &batch in batches {
@@ -214,7 +242,7 @@ impl Opened {
                 });
             };
             if card.image.is_some() {
-                let (time, patches) = self.bench.vision(448, 448, case)?;
+                let (time, patches) = self.bench.vision(side, side, case)?;
                 line("vision", time, patches);
             }
             if card.audio.is_some() {

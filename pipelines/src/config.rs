@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+pub use weft_stages::DeviceChoice;
+
 /// Where a model's weights lie.
 #[derive(Debug, Clone)]
 pub enum ModelSource {
@@ -68,9 +70,11 @@ pub struct RuntimeConfig {
     pub models: Vec<ModelEntry>,
     /// Folders of pipeline definitions (`*.yaml`).
     pub pipelines: Vec<PathBuf>,
+    /// What runs the models.
+    pub device: DeviceChoice,
     /// CPU threads of the device; 0 takes the machine's cores.
     pub threads: usize,
-    /// Bytes of KV pages per model.
+    /// Bytes of KV pages per model; 0 lets the device choose.
     pub kv_bytes: usize,
     /// Bytes of encoder outputs kept.
     pub encoder_cache_bytes: usize,
@@ -89,8 +93,9 @@ impl Default for RuntimeConfig {
         Self {
             models: Vec::new(),
             pipelines: Vec::new(),
+            device: DeviceChoice::Auto,
             threads: 0,
-            kv_bytes: 512 << 20,
+            kv_bytes: 0,
             encoder_cache_bytes: 128 << 20,
             max_batch: 32,
             max_waiting: 256,
@@ -98,4 +103,12 @@ impl Default for RuntimeConfig {
             limits: Limits::default(),
         }
     }
+}
+
+/// Name of the GPU that would be used, or why none is.
+///
+/// # Errors
+/// What is missing, and what to install where there is a card without its libraries.
+pub fn gpu() -> std::result::Result<String, String> {
+    weft_stages::gpu().map_err(|error| error.to_string())
 }

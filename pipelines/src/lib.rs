@@ -20,7 +20,7 @@ mod run;
 pub mod runtime;
 pub mod summary;
 
-pub use config::{Limits, ModelEntry, ModelSource, RuntimeConfig};
+pub use config::{DeviceChoice, Limits, ModelEntry, ModelSource, RuntimeConfig};
 pub use definition::{Definition, Diagnostic};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, FinishReason, Outcome, Span, TokenLogprob, TranscriptSegment, Usage};

@@ -159,6 +159,7 @@ fn open(config: RuntimeConfig) -> Result<Runtime> {
 pub(crate) fn engine_config(config: &RuntimeConfig, models: &[ModelEntry]) -> EngineConfig {
     EngineConfig {
         models: models.iter().map(model_config).collect(),
+        device: config.device,
         threads: config.threads,
         kv_bytes: config.kv_bytes,
         encoder_cache_bytes: config.encoder_cache_bytes,

@@ -12,7 +12,7 @@ use crate::actors::{Stages, StagesConfig};
 use crate::error::{Result, StageError};
 use crate::{EngineConfig, ModelCard};
 
-pub use weft_engine::bench::{DecodeCase, DecodeFigures, EncodeCase, copy_bandwidth};
+pub use weft_engine::bench::{DecodeCase, DecodeFigures, EncodeCase, GpuCeilings, copy_bandwidth, gpu_ceilings};
 
 /// An engine with one model to measure.
 pub struct Bench {

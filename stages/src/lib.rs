@@ -29,11 +29,12 @@ pub use error::{ErrorKind, Result, StageError};
 pub use limits::{AudioLimits, ImageLimits, Limits};
 pub use prepared::{MediaFacts, Prepared};
 pub use service::{Service, ServiceConfig};
+pub use weft_engine::handle::gpu;
 /// Engine types that the service's signatures mention.
 pub use weft_engine::{
     card::{AudioProcessor, Family, GenerationDefaults, ImageProcessor, ModelCard},
     grammar::GrammarSpec,
-    handle::{EngineConfig, EngineStats, ModelConfig, ModelSource, Policy, Precision},
+    handle::{DeviceChoice, EngineConfig, EngineStats, ModelConfig, ModelSource, Policy, Precision},
     request::{Class, DeviceTimes, FinishReason, RequestId, Sampling, Usage},
     transcribe::{Mode, Task, Transcript, TranscriptSegment},
 };

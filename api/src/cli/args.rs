@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::settings::WrittenChoice;
+
 /// Answers questions about images and sound.
 #[derive(Debug, Parser)]
 #[command(name = "weft", version, about, disable_help_subcommand = true, propagate_version = true)]
@@ -87,6 +89,9 @@ pub struct ServeArgs {
     /// Address to listen on [default: 127.0.0.1:8080].
     #[arg(long)]
     pub listen: Option<String>,
+    /// Device: the GPU where there is one (auto), cpu, or cuda [default: auto].
+    #[arg(long)]
+    pub device: Option<WrittenChoice>,
     /// CPU threads of the device [default: all cores].
     #[arg(long)]
     pub threads: Option<usize>,
@@ -104,6 +109,9 @@ pub struct LocalArgs {
     /// Folder of pipeline definitions. Repeatable.
     #[arg(long)]
     pub pipelines: Vec<PathBuf>,
+    /// Device: the GPU where there is one (auto), cpu, or cuda [default: auto].
+    #[arg(long)]
+    pub device: Option<WrittenChoice>,
     /// CPU threads of the device [default: all cores].
     #[arg(long)]
     pub threads: Option<usize>,
@@ -230,6 +238,9 @@ pub enum BenchCommand {
         /// Media at once.
         #[arg(long, value_delimiter = ',', default_value = "1,4")]
         batch: Vec<usize>,
+        /// Pixels on a picture's side.
+        #[arg(long, default_value_t = 448)]
+        side: usize,
         /// Model and output.
         #[command(flatten)]
         args: BenchArgs,
@@ -252,6 +263,12 @@ pub enum BenchCommand {
         #[command(flatten)]
         args: BenchArgs,
     },
+    /// What the GPU can do: copy bandwidth and product rate.
+    Device {
+        /// Output.
+        #[command(flatten)]
+        args: BenchArgs,
+    },
     /// From nothing to ready and to the first token.
     Start {
         /// Model and output.
@@ -266,6 +283,9 @@ pub struct BenchArgs {
     /// Model: a folder, a GGUF file or name=path [default: the embedded model].
     #[arg(long)]
     pub model: Option<String>,
+    /// Device: the GPU where there is one (auto), cpu, or cuda [default: auto].
+    #[arg(long)]
+    pub device: Option<WrittenChoice>,
     /// CPU threads [default: all cores].
     #[arg(long)]
     pub threads: Option<usize>,
@@ -280,7 +300,7 @@ pub struct BenchArgs {
 impl BenchArgs {
     /// The model as other commands take it.
     pub(crate) fn local(&self) -> LocalArgs {
-        LocalArgs { model: self.model.iter().cloned().collect(), threads: self.threads, ..LocalArgs::default() }
+        LocalArgs { model: self.model.iter().cloned().collect(), device: self.device, threads: self.threads, ..LocalArgs::default() }
     }
 }
 
@@ -293,6 +313,7 @@ impl BenchCommand {
             | Self::Encode { args, .. }
             | Self::Media { args, .. }
             | Self::Transcribe { args, .. }
+            | Self::Device { args }
             | Self::Start { args } => args,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde::Serialize;
 use serde_json::Value;
 use weft_pipelines::bench::{self, Opened};
-use weft_pipelines::config::ModelEntry;
+use weft_pipelines::config::{DeviceChoice, ModelEntry};
 
 use super::args::{BenchArgs, BenchCommand};
 use super::serve::local;
@@ -24,7 +24,7 @@ pub(super) async fn bench(command: BenchCommand, process_began: Instant) -> Resu
             print(&opened.decode(batch, *context, *steps)?, json);
         }
         BenchCommand::Prefill { tokens, .. } => print(&open(&model, args)?.prefill(tokens, args.repeats)?, json),
-        BenchCommand::Encode { batch, .. } => print(&open(&model, args)?.encode(batch, args.repeats)?, json),
+        BenchCommand::Encode { batch, side, .. } => print(&open(&model, args)?.encode(batch, *side, args.repeats)?, json),
         BenchCommand::Media { files, .. } => {
             let files = files.iter().map(|f| bench::file(f)).collect::<Result<Vec<_>, _>>()?;
             print(&open(&model, args)?.media(&files, args.repeats).await?, json);
@@ -33,13 +33,15 @@ pub(super) async fn bench(command: BenchCommand, process_began: Instant) -> Resu
             let files = files.iter().map(|f| bench::file(f)).collect::<Result<Vec<_>, _>>()?;
             print(&bench::transcribe(config, &files, args.repeats).await?, json);
         }
+        BenchCommand::Device { .. } => print(&[bench::device()?], json),
         BenchCommand::Start { .. } => print(&[bench::start(config, process_began).await?], json),
     }
     Ok(())
 }
 
 fn open(model: &ModelEntry, args: &BenchArgs) -> Result<Opened, Failure> {
-    Ok(Opened::open(model, args.threads.unwrap_or(0))?)
+    let device = args.device.map_or(DeviceChoice::Auto, DeviceChoice::from);
+    Ok(Opened::open(model, device, args.threads.unwrap_or(0))?)
 }
 
 /// One JSON object a line, or a table whose columns are the fields.

@@ -63,7 +63,10 @@ pub(super) fn doctor(args: DoctorArgs) -> Result<(), Failure> {
 
 fn device() -> Finding {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Finding::ok("device", format!("CPU, {cores} cores; GPUs are not used by this version"))
+    match weft_pipelines::config::gpu() {
+        Ok(gpu) => Finding::ok("device", format!("{gpu}; and CPU, {cores} cores")),
+        Err(reason) => Finding::with("device", Verdict::Note, format!("CPU, {cores} cores; no GPU is used"), reason),
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

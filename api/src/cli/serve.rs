@@ -11,7 +11,13 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Failure> {
         Some(path) => Written::read(path)?,
         None => Written::default(),
     };
-    let flags = Overrides { models: args.model, pipelines: args.pipelines, listen: args.listen, threads: args.threads };
+    let flags = Overrides {
+        models: args.model,
+        pipelines: args.pipelines,
+        listen: args.listen,
+        device: args.device,
+        threads: args.threads,
+    };
     let (config, settings) = written.resolve(flags)?;
     let placeholder = config.models.iter().any(|m| m.placeholder);
     let waiting = out::spinner("loading models");
@@ -58,6 +64,7 @@ pub(super) fn local(args: &LocalArgs) -> Result<weft_pipelines::config::RuntimeC
         models: args.model.clone(),
         pipelines: args.pipelines.clone(),
         listen: None,
+        device: args.device,
         threads: args.threads,
     };
     Ok(written.resolve(flags)?.0)

@@ -36,12 +36,14 @@ use crate::check::ModelFacts;
 use crate::checkpoint::Checkpoint;
 use crate::config::{EngineConfig, ModelConfig};
 use crate::error::{EngineError, ErrorKind, Result};
-use crate::families::Loaded;
+use crate::families::{KvLayout, Loaded};
 use crate::scheduler::{self, CostModel, Counts, Limits, Reason, SequenceKey};
 use crate::stats::{count, gauge};
 
 /// Room for media in the inbox, beside that for requests.
 pub(crate) const MEDIA_INBOX: usize = 256;
+/// Bytes of KV pages of a model where neither the configuration nor the device says how many.
+const KV_BYTES: usize = 512 << 20;
 /// Longest sleep while something is unfinished: a full stream, a deadline.
 const NAP: Duration = Duration::from_millis(20);
 /// Longest sleep when there is nothing at all.
@@ -190,13 +192,17 @@ impl<B: Backend> Resident<B> {
         let named = |error: EngineError| EngineError::new(error.kind, format!("model {}: {error}", model.name));
         let checkpoint = Checkpoint::open(&model.source).map_err(named)?;
         let loaded = Loaded::load(backend, &checkpoint, model, config.page_tokens).map_err(named)?;
-        let kv = loaded.kv();
+        let kv = KvLayout { element_bytes: backend.kv_element_bytes(), ..loaded.kv() };
         // More pages than a full batch of longest sequences can never be used.
         let most = loaded.card().context.div_ceil(config.page_tokens).saturating_mul(config.max_batch);
         let most = if kv.cross { usize::MAX } else { most };
-        let count = (config.kv_bytes / kv.page_bytes().max(1)).min(most);
+        let kv_bytes = match config.kv_bytes {
+            0 => backend.free_memory()?.map_or(KV_BYTES, |free| free / 5 * 4 / config.models.len().max(1)),
+            given => given,
+        };
+        let count = (kv_bytes / kv.page_bytes().max(1)).min(most);
         if count == 0 {
-            let detail = format!("kv_bytes is {}, less than a page of {} bytes", config.kv_bytes, kv.page_bytes());
+            let detail = format!("kv_bytes is {kv_bytes}, less than a page of {} bytes", kv.page_bytes());
             return Err(named(EngineError::new(ErrorKind::TooLarge, detail)));
         }
         let pages = (0..kv.layers).map(|_| backend.pages(kv.pages, count)).collect::<weft_kernels::Result<Vec<_>>>();

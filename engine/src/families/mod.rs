@@ -38,12 +38,14 @@ pub struct KvLayout {
     /// Whether sequences also attend to an encoded medium through cross pages (Whisper). Cross keys and values live in
     /// the same pool of pages, under a block table of their own.
     pub cross: bool,
+    /// Bytes of one element of keys or values; the device's.
+    pub element_bytes: usize,
 }
 
 impl KvLayout {
-    /// Bytes of one page over all layers, keys and values, at four bytes an element.
+    /// Bytes of one page over all layers, keys and values.
     pub const fn page_bytes(&self) -> usize {
-        2 * 4 * self.layers * self.pages.page_tokens * self.pages.kv_heads * self.pages.head_dim
+        2 * self.element_bytes * self.layers * self.pages.page_tokens * self.pages.kv_heads * self.pages.head_dim
     }
 }
 

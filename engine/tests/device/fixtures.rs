@@ -1,6 +1,6 @@
 //! The golden prompts and media of the seeded tiny Omni checkpoint, embedded at compile time.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -102,7 +102,10 @@ pub fn case(name: &str) -> Case {
 
 /// The exactness checkpoint under this configuration.
 pub fn config(change: impl FnOnce(&mut EngineConfig)) -> EngineConfig {
-    let checkpoint = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/omni/checkpoint");
+    // A test binary that was carried to another machine is told where the repository lies there.
+    let here = std::env::var_os("WEFT_REPOSITORY").map(PathBuf::from);
+    let repository = here.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+    let checkpoint = repository.join("tests/golden/omni/checkpoint");
     let model =
         ModelConfig { name: "omni".into(), source: ModelSource::Path(checkpoint), precision: Precision::Float32 };
     let mut config = EngineConfig { models: vec![model], threads: 1, kv_bytes: 16 << 20, ..EngineConfig::default() };

@@ -6,5 +6,6 @@ mod faults;
 mod faulty;
 mod fixtures;
 mod flow;
+mod gpu;
 mod prefix;
 mod structured;

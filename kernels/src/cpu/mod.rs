@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 pub use self::pages::CpuPages;
 use self::pool::Pool;
+pub(crate) use self::sample::sample_row;
 use self::product::{Level, PackedWeight, ProductPart, products};
 pub use self::tensor::CpuTensor;
 use self::tensor::{Buffer, Recycler};
@@ -245,6 +246,18 @@ impl Backend for CpuBackend {
         checks::kv_write(pages.layout(), pages.count(), k.shape(), v.shape(), slots)?;
         pages.write(k, v, slots);
         Ok(())
+    }
+
+    fn rotary_kv_write(
+        &self,
+        pages: &mut CpuPages,
+        (q, k, v): (&CpuTensor, &CpuTensor, &CpuTensor),
+        table: &CpuTensor,
+        slots: &[u32],
+    ) -> Result<CpuTensor> {
+        let head_dim = pages.layout().head_dim;
+        self.kv_write(pages, &self.rotary(k, table, head_dim)?, v, slots)?;
+        self.rotary(q, table, head_dim)
     }
 
     fn paged_attention(

@@ -39,7 +39,8 @@ fn log_total(logits: &[f32], largest: f32) -> f32 {
     (f64::from(largest) + total.ln()) as f32
 }
 
-fn sample_row(raw: &[f32], row: &SampleRow) -> Result<Sampled> {
+/// One row of logits, all of it on the host.
+pub(crate) fn sample_row(raw: &[f32], row: &SampleRow) -> Result<Sampled> {
     let raw_largest = scan(raw)?;
     let changed = (!row.bias.is_empty() || row.mask.is_some()).then(|| adjust(raw, row));
     let logits = changed.as_deref().unwrap_or(raw);

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::inputs::Input;
-use super::{Suite, same_bits, values};
+use super::{NARROW_ROWS, Suite, values};
 use crate::backend::Backend;
 use crate::error::Result;
 use crate::shapes::{AttentionSpec, Mask, PageLayout, PagedSequence, Segment};
@@ -16,7 +16,7 @@ fn spec(heads: usize, kv_heads: usize, head_dim: usize, mask: Mask) -> Attention
     AttentionSpec { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt(), mask }
 }
 
-const SPECS: [(usize, usize, usize, Mask); 9] = [
+const SPECS: [(usize, usize, usize, Mask); 11] = [
     (1, 1, 6, Mask::Full),
     (6, 6, 64, Mask::Full),
     (2, 2, 80, Mask::Full),
@@ -24,6 +24,8 @@ const SPECS: [(usize, usize, usize, Mask); 9] = [
     (9, 3, 64, Mask::Causal),
     (8, 2, 128, Mask::Causal),
     (3, 1, 72, Mask::Causal),
+    (7, 1, 128, Mask::Causal),
+    (2, 2, 96, Mask::Causal),
     (4, 2, 64, Mask::SlidingWindow(1)),
     (4, 2, 32, Mask::SlidingWindow(37)),
 ];
@@ -83,7 +85,8 @@ fn fresh<B: Backend>(suite: &mut Suite<'_, B>, s: &AttentionSpec, name: &dyn Fn(
     let mut t = Tokens::new(suite, (90, 90), s);
     t.k.values[85 * t.k.cols..].fill(f32::NAN);
     t.v.values[85 * t.v.cols..].fill(f32::NAN);
-    if s.mask != Mask::Full {
+    // (With bf16 activations queries share a tile of keys, whose weights of zero do not silence a NaN.)
+    if s.mask != Mask::Full && !suite.narrow {
         values!(suite, name("attention before NaN"), TOLERANCE, |b| {
             b.attention(&t.q.on(b)?, &t.k.on(b)?, &t.v.on(b)?, &[Segment::both(0..90)], s)
         });
@@ -131,6 +134,8 @@ fn chunked<B: Backend>(suite: &mut Suite<'_, B>, s: &AttentionSpec) -> Result<Op
     const N: usize = 300;
     let t = Tokens::new(suite, (N, N), s);
     let b = suite.backend;
+    // Chunks of one query and of several go to different kernels of a bf16 backend.
+    let company = NARROW_ROWS + 1;
     let whole = b.attention(&t.q.on(b)?, &t.k.on(b)?, &t.v.on(b)?, &[Segment::both(0..N)], s)?;
     let whole = b.download(&whole)?;
     let rows_of_whole = |rows: &Range<usize>| &whole[rows.start * t.q.cols..rows.end * t.q.cols];
@@ -140,7 +145,7 @@ fn chunked<B: Backend>(suite: &mut Suite<'_, B>, s: &AttentionSpec) -> Result<Op
         let keys = if s.mask == Mask::Full { 0..N } else { 0..row + 1 };
         let alone = [Segment { query: 0..1, key: keys }];
         let got = b.attention(&t.q.part(b, row..row + 1)?, &t.k.on(b)?, &t.v.on(b)?, &alone, s)?;
-        if !same_bits(&b.download(&got)?, rows_of_whole(&(row..row + 1))) {
+        if !suite.alike(company, &b.download(&got)?, rows_of_whole(&(row..row + 1))) {
             return Ok(Some(format!("query {row} alone differs")));
         }
     }
@@ -160,7 +165,7 @@ fn chunked<B: Backend>(suite: &mut Suite<'_, B>, s: &AttentionSpec) -> Result<Op
             for chunk in &chunks {
                 let alone = [PagedSequence { query: 0..chunk.len(), context: context(chunk), table: &table }];
                 let got = b.download(&b.paged_attention(&t.q.part(b, chunk.clone())?, &pages, &alone, s)?)?;
-                if !same_bits(&got, rows_of_whole(chunk)) {
+                if !suite.alike(company, &got, rows_of_whole(chunk)) {
                     return Ok(Some(format!("chunk {chunk:?} over pages of {page_tokens} differs")));
                 }
             }
@@ -169,7 +174,7 @@ fn chunked<B: Backend>(suite: &mut Suite<'_, B>, s: &AttentionSpec) -> Result<Op
                 .map(|chunk| PagedSequence { query: chunk.clone(), context: context(chunk), table: &table })
                 .collect();
             let got = b.download(&b.paged_attention(&t.q.on(b)?, &pages, &batch, s)?)?;
-            if !same_bits(&got, &whole) {
+            if !suite.alike(company, &got, &whole) {
                 return Ok(Some(format!("a batch of {} chunks over pages of {page_tokens} differs", batch.len())));
             }
         }

@@ -5,17 +5,20 @@ use std::ops::Range;
 use crate::backend::Backend;
 use crate::error::Result;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-pub(super) struct Random(u64);
+/// SplitMix64 (Steele, Lea and Flood, 2014); `narrow` inputs are rounded to bf16.
+pub(super) struct Random {
+    state: u64,
+    narrow: bool,
+}
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
+    pub(super) fn new(seed: u64, narrow: bool) -> Self {
+        Self { state: seed, narrow }
     }
 
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
@@ -38,7 +41,8 @@ impl Random {
 
     /// A matrix of normal numbers times `scale`.
     pub(super) fn input(&mut self, rows: usize, cols: usize, scale: f32) -> Input {
-        Input { cols, values: (0..rows * cols).map(|_| self.normal() * scale).collect() }
+        let narrow = self.narrow;
+        Input { cols, narrow, values: (0..rows * cols).map(|_| rounded(self.normal() * scale, narrow)).collect() }
     }
 
     /// The numbers below `n` in random order.
@@ -51,10 +55,15 @@ impl Random {
     }
 }
 
+fn rounded(value: f32, narrow: bool) -> f32 {
+    if narrow { half::bf16::from_f32(value).to_f32() } else { value }
+}
+
 /// A matrix on the host, from which any backend takes the rows it needs.
 #[derive(Clone)]
 pub(super) struct Input {
     pub(super) cols: usize,
+    narrow: bool,
     pub(super) values: Vec<f32>,
 }
 
@@ -69,7 +78,9 @@ impl Input {
 
     /// Some of the rows on a backend.
     pub(super) fn part<B: Backend>(&self, backend: &B, rows: Range<usize>) -> Result<B::Tensor> {
-        backend.upload(rows.len(), self.cols, self.rows_of(rows))
+        // Tests change values after they were drawn.
+        let values: Vec<f32> = self.rows_of(rows.clone()).iter().map(|&value| rounded(value, self.narrow)).collect();
+        backend.upload(rows.len(), self.cols, &values)
     }
 
     /// All of it on a backend.

@@ -7,6 +7,9 @@
 //! * that operands which do not fit are errors.
 //!
 //! An error is `|got - want| / max(1, |want|)`; inputs are sized so that results are about 1.
+//!
+//! A backend with bf16 activations takes [`check_narrow`]: inputs are rounded to bf16 before anyone sees them, so that
+//! moving rows stays exact; results are held to [`NARROW`], and bits are compared up to [`NARROW_ROWS`] rows only.
 
 mod attention;
 mod faults;
@@ -73,10 +76,24 @@ impl fmt::Display for Report {
     }
 }
 
-/// Checks every operation.
+/// Tolerance of results that are rounded to bf16: a step is 2^-8 of a value, and weights of attention are rounded too.
+pub const NARROW: f64 = 2e-2;
+/// Rows up to which a bf16 backend gives the same bits in any company.
+pub const NARROW_ROWS: usize = 64;
+
+/// Checks every operation of a backend with float32 activations.
 pub fn check<B: Backend>(backend: &B) -> Report {
+    check_with(backend, false)
+}
+
+/// Checks every operation of a backend with bf16 activations.
+pub fn check_narrow<B: Backend>(backend: &B) -> Report {
+    check_with(backend, true)
+}
+
+fn check_with<B: Backend>(backend: &B, narrow: bool) -> Report {
     let report = Report { backend: backend.describe(), cases: Vec::new() };
-    let mut suite = Suite { backend, random: Random::new(1), report };
+    let mut suite = Suite { backend, narrow, random: Random::new(1, narrow), report };
     products::check(&mut suite);
     pointwise::check(&mut suite);
     rows::check(&mut suite);
@@ -88,6 +105,7 @@ pub fn check<B: Backend>(backend: &B) -> Report {
 
 struct Suite<'a, B> {
     backend: &'a B,
+    narrow: bool,
     random: Random,
     report: Report,
 }
@@ -117,6 +135,16 @@ impl<B: Backend> Suite<'_, B> {
         self.report.cases.push(Case { name, error, tolerance, failure });
     }
 
+    /// What is allowed of a result that float32 activations give within `tolerance`.
+    fn allowed(&self, tolerance: f64) -> f64 {
+        if self.narrow && tolerance > 0.0 { tolerance.max(NARROW) } else { tolerance }
+    }
+
+    /// Equal as far as this backend promises for results of this many rows.
+    fn alike(&self, rows: usize, a: &[f32], b: &[f32]) -> bool {
+        if self.narrow && rows > NARROW_ROWS { a.len() == b.len() && error(a, b) <= NARROW } else { same_bits(a, b) }
+    }
+
     /// Leaves NaN in memory that a result of this shape may be given.
     fn poison(&self, (rows, cols): (usize, usize)) -> Result<()> {
         let nan = vec![f32::NAN; rows * cols];
@@ -127,6 +155,7 @@ impl<B: Backend> Suite<'_, B> {
 
     /// `run` gives `want` within the tolerance.
     fn values(&mut self, name: String, tolerance: f64, want: &Matrix, run: impl Fn(&B) -> Result<B::Tensor>) {
+        let tolerance = self.allowed(tolerance);
         let got = self.poison((want.rows, want.cols)).and_then(|()| {
             let got = run(self.backend)?;
             Ok((self.backend.shape(&got), self.backend.download(&got)?))
@@ -172,7 +201,7 @@ impl<B: Backend> Suite<'_, B> {
         let parts = [0..1, rows - 1..rows, rows / 2..rows, 0..rows.div_ceil(3), rows / 3..rows - rows / 4];
         for part in parts.into_iter().filter(|part| !part.is_empty()) {
             let got = self.backend.download(&run(self.backend, part.clone())?)?;
-            if !same_bits(&got, &whole[part.start * cols..part.end * cols]) {
+            if !self.alike(rows, &got, &whole[part.start * cols..part.end * cols]) {
                 return Ok(Some(part));
             }
         }

@@ -1,8 +1,8 @@
 //! Norms, pointwise functions, rotary positions.
 
-use super::{Suite, rowwise};
+use super::{Suite, rowwise, same_bits};
 use crate::backend::Backend;
-use crate::shapes::{Activation, RotaryFrequencies};
+use crate::shapes::{Activation, AttentionSpec, Mask, PageLayout, PagedSequence, RotaryFrequencies};
 
 const NORM: f64 = 2e-6;
 const ACTIVATION: f64 = 3e-7;
@@ -88,5 +88,41 @@ fn positions<B: Backend>(suite: &mut Suite<'_, B>) {
             let table = b.rotary_table(&frequencies, part(r.clone()), axes)?;
             b.rotary(&x.part(b, r)?, &table, head_dim)
         });
+        fused(suite, (heads, head_dim), &frequencies, &positions);
     }
+}
+
+/// Turning and writing in one operation gives the bits of the single ones.
+fn fused<B: Backend>(
+    suite: &mut Suite<'_, B>,
+    (heads, head_dim): (usize, usize),
+    frequencies: &RotaryFrequencies,
+    positions: &[u32],
+) {
+    let axes = usize::from(frequencies.axis.iter().copied().max().unwrap_or(0)) + 1;
+    let rows = positions.len() / axes;
+    let q = suite.random.input(rows, 2 * heads * head_dim, 1.0);
+    let k = suite.random.input(rows, heads * head_dim, 1.0);
+    let slots: Vec<u32> = suite.random.shuffled(rows.next_multiple_of(8)).into_iter().take(rows).collect();
+    let layout = PageLayout { page_tokens: 8, kv_heads: heads, head_dim };
+    let spec = AttentionSpec { heads: 2 * heads, kv_heads: heads, head_dim, scale: 0.1, mask: Mask::Full };
+    let table: Vec<u32> = (0..rows.div_ceil(8) as u32).collect();
+    let run = |b: &B| -> crate::error::Result<bool> {
+        let angles = b.rotary_table(frequencies, positions, axes)?;
+        let (q, k) = (q.on(b)?, k.on(b)?);
+        let mut together = b.pages(layout, table.len())?;
+        let turned = b.rotary_kv_write(&mut together, (&q, &k, &k), &angles, &slots)?;
+        let mut apart = b.pages(layout, table.len())?;
+        b.kv_write(&mut apart, &b.rotary(&k, &angles, head_dim)?, &k, &slots)?;
+        let wanted = b.rotary(&q, &angles, head_dim)?;
+        let all = [PagedSequence { query: 0..rows, context: rows, table: &table }];
+        let seen = |pages| b.download(&b.paged_attention(&wanted, pages, &all, &spec)?);
+        Ok(same_bits(&b.download(&turned)?, &b.download(&wanted)?) && same_bits(&seen(&together)?, &seen(&apart)?))
+    };
+    let outcome = match run(suite.backend) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("differs from rotary and kv_write".into()),
+        Err(e) => Err(e.to_string()),
+    };
+    suite.note(format!("rotary_kv_write, {rows} rows, {heads} heads of {head_dim}"), (0.0, 0.0), outcome);
 }

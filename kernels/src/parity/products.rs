@@ -50,7 +50,7 @@ fn linear<B: Backend>(suite: &mut Suite<'_, B>, format: WeightFormat) -> Result<
     let block = format.block_elements();
     let dense = block == 1;
     let shapes: &[(usize, usize, usize)] = match block {
-        1 => &[(1, 7, 5), (13, 129, 67), (67, 384, 130), (3, 2048, 33), (9, 33, 1)],
+        1 => &[(1, 7, 5), (13, 129, 67), (64, 1024, 48), (67, 384, 130), (3, 2048, 33), (9, 33, 1)],
         32 => &[(1, 32, 5), (13, 96, 67), (67, 576, 130), (3, 1536, 33)],
         _ => &[(1, 256, 5), (13, 512, 67), (35, 1536, 66)],
     };

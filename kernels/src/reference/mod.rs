@@ -236,6 +236,18 @@ impl Backend for Reference {
         Ok(())
     }
 
+    fn rotary_kv_write(
+        &self,
+        pages: &mut ReferencePages,
+        (q, k, v): (&Matrix, &Matrix, &Matrix),
+        table: &Matrix,
+        slots: &[u32],
+    ) -> Result<Matrix> {
+        let head_dim = pages.layout.head_dim;
+        self.kv_write(pages, &self.rotary(k, table, head_dim)?, v, slots)?;
+        self.rotary(q, table, head_dim)
+    }
+
     fn paged_attention(
         &self,
         q: &Matrix,

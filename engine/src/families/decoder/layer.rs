@@ -77,10 +77,7 @@ impl<B: Backend> Layer<B> {
             query = backend.rms_norm(&query, query_norm, self.eps)?;
             key = backend.rms_norm(&key, key_norm, self.eps)?;
         }
-        let query = backend.rotary(&query, &step.rotary, self.attention.head_dim)?;
-        let key = backend.rotary(&key, &step.rotary, self.attention.head_dim)?;
-        backend.kv_write(pages, &key, &value, step.slots)?;
-        Ok(query)
+        Ok(backend.rotary_kv_write(pages, (&query, &key, &value), &step.rotary, step.slots)?)
     }
 
     /// The rest of the layer: attention of the queries of `sequences`, the residual sum after it, and the gated product,

@@ -46,7 +46,7 @@ impl<B: Backend> Decoder<B> {
     pub(crate) const fn kv(&self) -> KvLayout {
         let DecoderConfig { layers, kv_heads, head_dim, .. } = self.config;
         let pages = PageLayout { page_tokens: self.page_tokens, kv_heads, head_dim };
-        KvLayout { layers, pages, cross: false }
+        KvLayout { layers, pages, cross: false, element_bytes: size_of::<f32>() }
     }
 
     /// See [`crate::families::Loaded::step`].
@@ -90,7 +90,7 @@ impl<B: Backend> Decoder<B> {
         let (sum, product) = last.finish(backend, &residual, attend)?;
         let (_, normed) = backend.add_rms_norm(&product, &sum, &self.norm, self.config.eps)?;
         let head = self.head.as_ref().unwrap_or(&self.embedding);
-        Ok(Some(backend.linear(&normed, head, None)?))
+        Ok(Some(backend.logits(&normed, head)?))
     }
 
     /// Token embeddings with encoder output in the places of media.

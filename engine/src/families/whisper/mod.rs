@@ -61,7 +61,7 @@ impl<B: Backend> Whisper<B> {
     pub fn kv(&self) -> KvLayout {
         let spec = self.decoder.spec();
         let pages = PageLayout { page_tokens: self.page_tokens, kv_heads: spec.kv_heads, head_dim: spec.head_dim };
-        KvLayout { layers: self.decoder.layers(), pages, cross: true }
+        KvLayout { layers: self.decoder.layers(), pages, cross: true, element_bytes: size_of::<f32>() }
     }
 
     /// See [`super::Loaded::positions`]. Only text takes positions: the clip is attended to, not spliced in.
