@@ -31,12 +31,7 @@ pub struct DeviceLine {
 pub fn device() -> Result<DeviceLine> {
     let device = weft_stages::gpu().map_err(weft_stages::StageError::from)?;
     let ceilings = gpu_ceilings().map_err(weft_stages::StageError::from)?;
-    Ok(DeviceLine {
-        bench: "device",
-        device,
-        copy_bytes_per_s: ceilings.copy,
-        product_flops_per_s: ceilings.product,
-    })
+    Ok(DeviceLine { bench: "device", device, copy_bytes_per_s: ceilings.copy, product_flops_per_s: ceilings.product })
 }
 
 /// Decode steps at one batch size.

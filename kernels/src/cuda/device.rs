@@ -182,7 +182,8 @@ impl Block {
             return Ok(());
         }
         // SAFETY: both ranges belong to live blocks of this device, by the callers' shapes.
-        unsafe { result::memcpy_dtod_async(self.address + at as u64, from, bytes, self.device.stream) }.map_err(fault(op))
+        unsafe { result::memcpy_dtod_async(self.address + at as u64, from, bytes, self.device.stream) }
+            .map_err(fault(op))
     }
 }
 

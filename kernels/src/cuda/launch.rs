@@ -63,7 +63,8 @@ pub(super) struct Kernels {
 impl Kernels {
     pub(super) fn load(device: &Rc<Device>, activations: Activations) -> Result<Self> {
         const OP: &str = "loading kernels";
-        let mut all = Self { modules: Vec::new(), functions: vec![std::ptr::null_mut(); NAMES.len()], device: device.clone() };
+        let mut all =
+            Self { modules: Vec::new(), functions: vec![std::ptr::null_mut(); NAMES.len()], device: device.clone() };
         for unit in UNITS.iter().filter(|unit| unit.serves(activations)) {
             let code = compile::load(unit, &device.chip, activations)?;
             // SAFETY: the code is a whole cubin; the module is unloaded when the kernels are dropped.
@@ -88,7 +89,17 @@ impl Kernels {
     }
 
     pub(super) fn launch(&self, kernel: Kernel) -> Launch<'_> {
-        Launch { kernels: self, kernel, grid: [1; 3], block: 256, shared: 0, words: [0; WORDS], starts: [0; PARAMETERS], filled: 0, count: 0 }
+        Launch {
+            kernels: self,
+            kernel,
+            grid: [1; 3],
+            block: 256,
+            shared: 0,
+            words: [0; WORDS],
+            starts: [0; PARAMETERS],
+            filled: 0,
+            count: 0,
+        }
     }
 
     /// One thread an element.

@@ -154,7 +154,14 @@ impl CudaBackend {
     }
 
     /// Rows moved by number: 16 bytes at a time where rows are whole pieces of that.
-    fn move_rows(&self, op: &'static str, kernels: [Kernel; 2], out: &CudaTensor, x: &CudaTensor, rows: &[u32]) -> Result<()> {
+    fn move_rows(
+        &self,
+        op: &'static str,
+        kernels: [Kernel; 2],
+        out: &CudaTensor,
+        x: &CudaTensor,
+        rows: &[u32],
+    ) -> Result<()> {
         let bytes = x.cols() * x.elements().bytes();
         let (kernel, units) = if bytes.is_multiple_of(16) { (kernels[0], bytes / 16) } else { (kernels[1], bytes / 2) };
         let numbers = self.numbers(op, rows)?;
@@ -333,12 +340,19 @@ impl Backend for CudaBackend {
         Ok((sum, out))
     }
 
-    fn layer_norm(&self, x: &CudaTensor, weight: &CudaTensor, bias: Option<&CudaTensor>, eps: f32) -> Result<CudaTensor> {
+    fn layer_norm(
+        &self,
+        x: &CudaTensor,
+        weight: &CudaTensor,
+        bias: Option<&CudaTensor>,
+        eps: f32,
+    ) -> Result<CudaTensor> {
         checks::layer_norm(x.shape(), weight.shape(), bias.map(CudaTensor::shape))?;
         self.own("layer_norm", &[x, weight])?;
         let out = self.result("layer_norm", x.shape())?;
         let launch = self.inner.kernels.launch(Kernel::LayerNorm).grid([x.rows() as u32, 1, 1]);
-        let launch = launch.block(norm_threads(x.cols()), 0).with(out.address()).with(x.address()).with(weight.address());
+        let launch =
+            launch.block(norm_threads(x.cols()), 0).with(out.address()).with(x.address()).with(weight.address());
         launch.with(bias.map_or(0, CudaTensor::address)).with(x.cols() as u32).with(eps).go("layer_norm")?;
         Ok(out)
     }
@@ -379,7 +393,8 @@ impl Backend for CudaBackend {
         numbers.extend(positions);
         let sent = self.numbers(op, &numbers)?;
         let launch = self.inner.kernels.each(Kernel::RotaryTable, rows * pairs).with(out.address());
-        let launch = launch.with(sent.address + 8 * pairs as u64).with(sent.address).with(sent.address + 4 * pairs as u64);
+        let launch =
+            launch.with(sent.address + 8 * pairs as u64).with(sent.address).with(sent.address + 4 * pairs as u64);
         let launch = launch.with(axes as u32).with(pairs as u32).with(frequencies.attention_factor);
         launch.with((rows * pairs) as u64).go(op)?;
         Ok(out)

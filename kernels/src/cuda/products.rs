@@ -80,7 +80,12 @@ pub(super) fn products(
     Ok(outs)
 }
 
-fn stream(cuda: &CudaBackend, op: &'static str, x: &CudaTensor, products: &[(&Product<'_>, &CudaTensor)]) -> Result<()> {
+fn stream(
+    cuda: &CudaBackend,
+    op: &'static str,
+    x: &CudaTensor,
+    products: &[(&Product<'_>, &CudaTensor)],
+) -> Result<()> {
     let mut tiles = 0;
     let mut part = |(product, out): &(&Product<'_>, &CudaTensor)| {
         let first_tile = tiles;
@@ -103,7 +108,13 @@ fn stream(cuda: &CudaBackend, op: &'static str, x: &CudaTensor, products: &[(&Pr
 }
 
 /// A product of many rows, or of a shape that is not streamed.
-fn single(cuda: &CudaBackend, op: &'static str, x: &CudaTensor, (w, bias): &Product<'_>, out: &CudaTensor) -> Result<()> {
+fn single(
+    cuda: &CudaBackend,
+    op: &'static str,
+    x: &CudaTensor,
+    (w, bias): &Product<'_>,
+    out: &CudaTensor,
+) -> Result<()> {
     let (outputs, inputs) = w.shape();
     if outputs == 0 {
         return Ok(());

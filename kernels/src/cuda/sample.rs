@@ -16,7 +16,11 @@ use crate::shapes::{SampleRow, Sampled};
 const OP: &str = "sample";
 
 fn greedy(row: &SampleRow) -> bool {
-    row.temperature == 0.0 && row.bias.is_empty() && row.mask.is_none() && row.logprobs.is_none() && row.watch.is_empty()
+    row.temperature == 0.0
+        && row.bias.is_empty()
+        && row.mask.is_none()
+        && row.logprobs.is_none()
+        && row.watch.is_empty()
 }
 
 /// Operands were checked.
