@@ -2,12 +2,45 @@
 
 use serde_json::{Value, json};
 
-use crate::door::{Door, chat_body, data_url, events, file};
+use crate::door::{Door, chat_body, data_url, events, file, root};
 
 const MODEL: &str = "tiny-omni";
 
 fn golden() -> Value {
-    serde_json::from_slice(&file("tests/golden/embedded/prompts.json")).expect("golden prompts")
+    prompts("embedded")
+}
+
+fn prompts(of: &str) -> Value {
+    serde_json::from_slice(&file(&format!("tests/golden/{of}/prompts.json"))).expect("golden prompts")
+}
+
+/// Every kind of prompt (text, pictures of odd sizes, clips, both, several, interleaved, several turns), from the files
+/// to the text, alone and then all at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_golden_prompt_gives_the_reference_text_alone_and_in_a_crowd() {
+    let checkpoint = root().join("tests/golden/omni/checkpoint");
+    let door = Door::with("", &[format!("golden={}", checkpoint.display())]).await;
+    let golden = prompts("omni");
+    let cases = golden["cases"].as_array().expect("cases");
+    assert!(cases.len() >= 24, "too few golden cases");
+    let ask = async |case: &Value| {
+        let tokens = case["greedy_ids"].as_array().expect("ids").len();
+        let answer = door.post_json("/v1/chat/completions", &chat_body("golden", &case["messages"], tokens)).await;
+        assert_eq!(answer.status, 200, "{}: {}", case["id"], answer.text);
+        let answer = answer.json();
+        let prompt = case["prompt_ids"].as_array().expect("ids").len();
+        assert_eq!(answer["usage"]["prompt_tokens"], prompt, "{}", case["id"]);
+        assert_eq!(
+            answer["choices"][0]["message"]["content"], case["greedy_text"],
+            "{} ({})",
+            case["id"], case["kind"]
+        );
+    };
+    for case in cases {
+        ask(case).await;
+    }
+    futures_util::future::join_all(cases.iter().map(ask)).await;
+    door.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
