@@ -27,6 +27,7 @@ fn cpu_on_every_level() {
 }
 
 /// The GPU, or `None` where there is none, with the reason. `WEFT_REQUIRE_GPU` makes its absence a failure.
+#[expect(clippy::print_stdout, reason = "a skipped test says why")]
 fn gpu(activations: Activations) -> Option<CudaBackend> {
     if let Err(reason) = CudaBackend::probe() {
         assert!(std::env::var_os("WEFT_REQUIRE_GPU").is_none(), "{reason}");

@@ -239,7 +239,7 @@ fn built_in(card: &ModelCard) -> Definition {
     let (mut inputs, mut stages) = (Inputs::default(), Vec::new());
     if card.family == Family::Whisper {
         inputs.audios = Arity::Required;
-        stages.push(stage("transcript", StageKind::Transcribe { model, options: Options::default() }));
+        stages.push(stage("transcript", StageKind::Transcribe { model, options: Box::default() }));
     } else {
         inputs.prompt = Arity::Optional;
         inputs.conversation = true;

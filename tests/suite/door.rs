@@ -57,6 +57,7 @@ impl Door {
             models: models.to_vec(),
             pipelines: Vec::new(),
             listen: Some("127.0.0.1:0".into()),
+            device: None,
             threads: None,
         };
         let written = Written::parse("weft.yaml", yaml).expect("configuration parses");

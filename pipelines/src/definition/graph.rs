@@ -55,7 +55,7 @@ pub enum StageKind {
         /// Model.
         model: ModelRef,
         /// Options.
-        options: Options,
+        options: Box<Options>,
     },
     /// Answers.
     Generate(Box<GenerateStage>),

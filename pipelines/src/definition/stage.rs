@@ -79,7 +79,7 @@ impl Scope<'_> {
                     let fault = self.source.fault(Place::of(stage.referenced), "a transcribe stage takes one clip");
                     return Err(fault.remedy("say `audios: required` or `audios: optional`".to_owned()));
                 }
-                Ok(StageKind::Transcribe { model: self.model(stage)?, options: self.options(raw)? })
+                Ok(StageKind::Transcribe { model: self.model(stage)?, options: Box::new(self.options(raw)?) })
             }
             RawKind::Generate => self.generate(stage, edges, used),
             RawKind::Text => {
