@@ -311,7 +311,8 @@ pub async fn transcribe(
     repeats: usize,
 ) -> Result<Vec<TranscribeLine>> {
     let model = config.models.first().map(|m| m.name.clone()).unwrap_or_default();
-    let runtime = Runtime::start(config).await?;
+    // A repeat must do all of the work again.
+    let runtime = Runtime::start(RuntimeConfig { encoder_cache_bytes: 0, ..config }).await?;
     let mut lines = Vec::new();
     for (case, file) in files {
         let mut times = Vec::new();
