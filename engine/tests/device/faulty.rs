@@ -62,6 +62,7 @@ impl Backend for Faulty {
         fn attention(&self, q: &Tensor, k: &Tensor, v: &Tensor, segments: &[Segment], spec: &AttentionSpec) -> Result<Tensor>;
         fn pages(&self, layout: PageLayout, count: usize) -> Result<Pages>;
         fn kv_write(&self, pages: &mut Pages, k: &Tensor, v: &Tensor, slots: &[u32]) -> Result<()>;
+        fn rotary_kv_write(&self, pages: &mut Pages, qkv: (&Tensor, &Tensor, &Tensor), table: &Tensor, slots: &[u32]) -> Result<Tensor>;
         fn paged_attention(&self, q: &Tensor, pages: &Pages, sequences: &[PagedSequence<'_>], spec: &AttentionSpec) -> Result<Tensor>;
         fn gather_rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor>;
         fn scatter_rows(&self, x: &Tensor, rows: &[u32], values: &Tensor) -> Result<Tensor>;
