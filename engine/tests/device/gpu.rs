@@ -1,6 +1,8 @@
 //! The golden prompts on a GPU: in float32 the reference's tokens; in bf16 the same but for near ties. Needs a GPU;
 //! skipped with a reason where there is none (`WEFT_REQUIRE_GPU` makes that a failure).
 
+#![expect(clippy::print_stdout, reason = "says what was skipped and where answers part")]
+
 use weft_engine::handle::{DeviceChoice, Precision, gpu};
 
 use crate::fixtures::{cases, prompt, read, request, start};
