@@ -15,6 +15,12 @@ pub const SAMPLE_IMAGE: &[u8] = include_bytes!("../../samples/media/shop.png");
 /// A spoken clip to try.
 pub const SAMPLE_AUDIO: &[u8] = include_bytes!("../../samples/media/question.wav");
 
+/// Times of work on one H200, for simulations.
+pub const H200_COSTS: &str = include_str!("../../samples/bench/h200.json");
+
+/// Two minutes of mixed traffic, for simulations.
+pub const MIXED_TRACE: &str = include_str!("../../samples/bench/mixed-120s.jsonl");
+
 macro_rules! model_files {
     ($($name:literal),* $(,)?) => {
         &[$(($name, include_bytes!(concat!("../../samples/models/tiny-omni/", $name)) as &[u8])),*]

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use weft_pipelines::config::{DeviceChoice, Limits, ModelEntry, ModelSource, RuntimeConfig};
+use weft_pipelines::config::{DeviceChoice, Limits, ModelEntry, ModelSource, Objectives, Policy, RuntimeConfig};
 use weft_pipelines::{Error, ErrorKind, Result};
 
 use crate::embedded;
@@ -26,6 +26,8 @@ pub struct Written {
     pub pipelines: Vec<PathBuf>,
     /// Device.
     pub device: WrittenDevice,
+    /// Latency objectives.
+    pub slo: WrittenObjectives,
     /// Memory.
     pub memory: WrittenMemory,
     /// Limits of one request.
@@ -66,7 +68,7 @@ pub struct WrittenDevice {
     pub kind: Option<WrittenChoice>,
     /// CPU threads.
     pub threads: Option<usize>,
-    /// `slice` (default) or `inline`.
+    /// `auto` (default), `slice`, `partition` or `inline`.
     pub policy: Option<WrittenPolicy>,
     /// Most sequences in a decode step.
     pub max_batch: Option<usize>,
@@ -100,10 +102,39 @@ impl From<WrittenChoice> for DeviceChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WrittenPolicy {
+    /// Slices, or a partition where that gives encoders more.
+    Auto,
     /// Bounded slices between decode steps.
     Slice,
+    /// Both at once on parts of the device, where it can be parted.
+    Partition,
     /// Whole encoders and prompts before the next decode step.
     Inline,
+}
+
+/// Latency objectives, as written.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WrittenObjectives {
+    /// Milliseconds between two tokens of a running answer.
+    pub inter_token_ms: Option<f32>,
+    /// Milliseconds to the first token of an interactive request.
+    pub first_token_ms: Option<f32>,
+}
+
+impl WrittenObjectives {
+    fn resolve(&self, defaults: Objectives) -> Result<Objectives> {
+        for (name, value) in [("inter_token_ms", self.inter_token_ms), ("first_token_ms", self.first_token_ms)] {
+            if value.is_some_and(|ms| !(ms > 0.0 && ms <= 3.6e6)) {
+                let detail = format!("slo.{name} must be over 0 and at most 3600000 (an hour)");
+                return Err(Error::new(ErrorKind::Malformed, detail).about(&format!("slo.{name}")));
+            }
+        }
+        Ok(Objectives {
+            inter_token_ms: self.inter_token_ms.or(defaults.inter_token_ms),
+            first_token_ms: self.first_token_ms.unwrap_or(defaults.first_token_ms),
+        })
+    }
 }
 
 /// Memory, as written.
@@ -138,6 +169,13 @@ pub struct WrittenLimits {
 pub struct WrittenAuth {
     /// Bearer keys; when there are any, every `/v1` route asks for one.
     pub api_keys: Vec<String>,
+}
+
+/// File in which a server keeps learned costs: in the user's cache folder, if there is one.
+pub fn costs_file() -> Option<PathBuf> {
+    let folder = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
+    Some(cache.join("weft").join("costs.json"))
 }
 
 /// What the HTTP edge needs, resolved.
@@ -223,7 +261,15 @@ impl Written {
             encoder_cache_bytes: mib(self.memory.encoder_cache_mib, defaults.encoder_cache_bytes),
             max_batch: self.device.max_batch.unwrap_or(defaults.max_batch),
             max_waiting: self.device.max_waiting.unwrap_or(defaults.max_waiting),
-            sliced: self.device.policy != Some(WrittenPolicy::Inline),
+            policy: match self.device.policy {
+                None => defaults.policy,
+                Some(WrittenPolicy::Auto) => Policy::Auto,
+                Some(WrittenPolicy::Slice) => Policy::Slice,
+                Some(WrittenPolicy::Partition) => Policy::Partition,
+                Some(WrittenPolicy::Inline) => Policy::Inline,
+            },
+            slo: self.slo.resolve(defaults.slo)?,
+            costs: None,
             limits,
         };
         Ok((runtime, ServeSettings { listen, limits, api_keys: self.auth.api_keys }))
@@ -270,6 +316,18 @@ mod tests {
         let flags = Overrides { listen: Some("127.0.0.1:2".into()), threads: Some(1), ..Overrides::default() };
         let (runtime, serve) = written.resolve(flags).expect("resolves");
         assert_eq!((serve.listen.port(), runtime.threads), (2, 1));
+    }
+
+    #[test]
+    fn objectives_and_policy_are_read() {
+        let text = "device: {policy: partition}\nslo: {inter_token_ms: 40, first_token_ms: 900}\n";
+        let (runtime, _) =
+            Written::parse("weft.yaml", text).expect("parses").resolve(Overrides::default()).expect("resolves");
+        assert_eq!(runtime.policy, Policy::Partition);
+        assert_eq!((runtime.slo.inter_token_ms, runtime.slo.first_token_ms), (Some(40.0), 900.0));
+        let zero = Written::parse("weft.yaml", "slo: {inter_token_ms: 0}\n").expect("parses");
+        let error = zero.resolve(Overrides::default()).expect_err("no such target");
+        assert!(error.message.contains("slo.inter_token_ms"), "{}", error.message);
     }
 
     #[test]

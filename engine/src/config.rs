@@ -46,14 +46,18 @@ pub enum DeviceChoice {
     Cuda,
 }
 
-/// What runs between two decode steps.
+/// How decode steps and compute-bound work (encoders, prompts) share the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
     /// Whole encoders and whole prompts before the next decode step: the baseline.
     Inline,
-    /// A bounded slice of encoder or prefill work between two decode steps.
-    #[default]
+    /// Bounded slices of encoders and prompts between two decode steps.
     Slice,
+    /// Both at once on disjoint parts of the device, where it can be parted; else slices.
+    Partition,
+    /// Slices, or a partition where the model of costs says that it gives encoders more at the same inter-token time.
+    #[default]
+    Auto,
 }
 
 /// Sizes and policies of the engine, resolved.
@@ -86,8 +90,15 @@ pub struct EngineConfig {
     /// Policy.
     pub policy: Policy,
     /// Inter-token time that running answers may see while encoders and prompts wait, as a multiple of the decode step
-    /// alone. `Policy::Slice` keeps slices within what this leaves.
+    /// alone (as measured). Slices are kept within what this leaves.
     pub inter_token_target: f32,
+    /// The same in milliseconds; where set, it replaces the multiple.
+    pub inter_token_ms: Option<f32>,
+    /// Time to the first token that interactive requests should see, in milliseconds: work is ordered by when its request
+    /// is due, which is this long after its arrival, or at its deadline if that is sooner.
+    pub first_token_ms: f32,
+    /// File in which learned costs outlive the process; `None` keeps none.
+    pub costs: Option<PathBuf>,
 }
 
 impl Default for EngineConfig {
@@ -107,9 +118,15 @@ impl Default for EngineConfig {
             max_waiting: 256,
             policy: Policy::default(),
             inter_token_target: 1.5,
+            inter_token_ms: None,
+            first_token_ms: 2000.0,
+            costs: None,
         }
     }
 }
+
+/// Longest target that means anything: an hour.
+const MOST_MS: f32 = 3.6e6;
 
 impl EngineConfig {
     /// Refuses sizes with which nothing could ever run.
@@ -128,6 +145,13 @@ impl EngineConfig {
         if !self.inter_token_target.is_finite() || self.inter_token_target <= 1.0 {
             let detail = format!("inter_token_target is {}; it must be over 1", self.inter_token_target);
             return Err(EngineError::new(ErrorKind::Malformed, detail));
+        }
+        let times = [("inter_token_ms", self.inter_token_ms), ("first_token_ms", Some(self.first_token_ms))];
+        for (name, time) in times.iter().filter_map(|(name, time)| Some((name, (*time)?))) {
+            if !(time > 0.0 && time <= MOST_MS) {
+                let detail = format!("{name} is {time}; it must be over 0 and at most {MOST_MS}");
+                return Err(EngineError::new(ErrorKind::Malformed, detail));
+            }
         }
         for (at, model) in self.models.iter().enumerate() {
             if self.models[..at].iter().any(|other| other.name == model.name) {

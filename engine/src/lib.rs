@@ -23,6 +23,7 @@ pub mod request;
 pub mod rules;
 mod sampling;
 mod scheduler;
+pub use scheduler::{LearnedCosts, LearnedModel, simulator};
 pub mod stats;
 pub mod transcribe;
 

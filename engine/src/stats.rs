@@ -51,6 +51,12 @@ pub struct EngineStats {
     pub beats: u64,
     /// Whether the device thread lives. `false` after a fault that ended it.
     pub alive: bool,
+    /// What the device is at, when it is at work.
+    pub doing: Option<StepKind>,
+    /// Predicted milliseconds until all that was taken is answered, as of a moment ago.
+    pub queue_ms: u64,
+    /// Requests ended because nothing could move them any more.
+    pub stuck: u64,
 }
 
 /// What a launch was.
@@ -140,7 +146,13 @@ pub(crate) struct Counters {
     pub(crate) tokens_in: AtomicU64,
     pub(crate) audit_failures: AtomicU64,
     pub(crate) beats: AtomicU64,
+    pub(crate) queue_ms: AtomicU64,
+    pub(crate) stuck: AtomicU64,
+    /// 0 at rest, else one more than the place in [`KINDS`].
+    doing: AtomicU64,
 }
+
+const KINDS: [StepKind; 3] = [StepKind::Decode, StepKind::Prefill, StepKind::Encode];
 
 /// Adds to a counter.
 pub(crate) fn count(counter: &AtomicU64, amount: usize) {
@@ -153,6 +165,12 @@ pub(crate) fn gauge(counter: &AtomicU64, value: usize) {
 }
 
 impl Counters {
+    /// Says what the device thread is at, for whoever finds it standing still.
+    pub(crate) fn doing(&self, kind: Option<StepKind>) {
+        let place = kind.and_then(|kind| KINDS.iter().position(|known| *known == kind));
+        gauge(&self.doing, place.map_or(0, |place| place + 1));
+    }
+
     /// A snapshot; what other places count (`waiting`, `media_bytes`, `alive`) is left at its default.
     pub(crate) fn snapshot(&self) -> EngineStats {
         let number = |counter: &AtomicU64| counter.load(Relaxed);
@@ -178,6 +196,9 @@ impl Counters {
             audit_failures: number(&self.audit_failures),
             beats: number(&self.beats),
             alive: false,
+            doing: size(&self.doing).checked_sub(1).and_then(|place| KINDS.get(place).copied()),
+            queue_ms: number(&self.queue_ms),
+            stuck: number(&self.stuck),
         }
     }
 }

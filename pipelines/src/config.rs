@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-pub use weft_stages::DeviceChoice;
+pub use weft_stages::{DeviceChoice, Policy};
 
 /// Where a model's weights lie.
 #[derive(Debug, Clone)]
@@ -63,6 +63,22 @@ impl Default for Limits {
     }
 }
 
+/// Latencies that the scheduler works towards.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Objectives {
+    /// Milliseconds between two tokens of a running answer while encoders and prompts wait. `None`: one and a half times
+    /// the decode step alone, as measured.
+    pub inter_token_ms: Option<f32>,
+    /// Milliseconds to the first token of an interactive request.
+    pub first_token_ms: f32,
+}
+
+impl Default for Objectives {
+    fn default() -> Self {
+        Self { inter_token_ms: None, first_token_ms: 2000.0 }
+    }
+}
+
 /// Everything the runtime needs.
 #[derive(Debug, Clone)]
 pub struct RuntimeConfig {
@@ -82,8 +98,12 @@ pub struct RuntimeConfig {
     pub max_batch: usize,
     /// Most requests waiting for the device.
     pub max_waiting: usize,
-    /// `true`: encoder and prefill work is sliced between decode steps; `false`: done whole (the baseline).
-    pub sliced: bool,
+    /// How decode steps, encoders and prompts share the device.
+    pub policy: Policy,
+    /// What running answers and new requests should see.
+    pub slo: Objectives,
+    /// File in which learned costs outlive the process; `None` keeps none.
+    pub costs: Option<PathBuf>,
     /// Limits of one request.
     pub limits: Limits,
 }
@@ -99,7 +119,9 @@ impl Default for RuntimeConfig {
             encoder_cache_bytes: 128 << 20,
             max_batch: 32,
             max_waiting: 256,
-            sliced: true,
+            policy: Policy::default(),
+            slo: Objectives::default(),
+            costs: None,
             limits: Limits::default(),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use weft_stages::{EngineConfig, Family, ModelConfig, Policy, Precision, Service, ServiceConfig, StagesConfig};
+use weft_stages::{EngineConfig, Family, ModelConfig, Precision, Service, ServiceConfig, StagesConfig};
 
 use crate::catalog::{self, Catalog, Read};
 use crate::config::{ModelEntry, ModelSource, RuntimeConfig};
@@ -165,7 +165,10 @@ pub(crate) fn engine_config(config: &RuntimeConfig, models: &[ModelEntry]) -> En
         encoder_cache_bytes: config.encoder_cache_bytes,
         max_batch: config.max_batch,
         max_waiting: config.max_waiting,
-        policy: if config.sliced { Policy::Slice } else { Policy::Inline },
+        policy: config.policy,
+        inter_token_ms: config.slo.inter_token_ms,
+        first_token_ms: config.slo.first_token_ms,
+        costs: config.costs.clone(),
         ..EngineConfig::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-pub use weft_stages::EngineStats;
+pub use weft_stages::{EngineStats, StepKind};
 
 /// How many of a kind of input a pipeline takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema)]

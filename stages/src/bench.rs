@@ -12,7 +12,11 @@ use crate::actors::{Stages, StagesConfig};
 use crate::error::{Result, StageError};
 use crate::{EngineConfig, ModelCard};
 
-pub use weft_engine::bench::{DecodeCase, DecodeFigures, EncodeCase, GpuCeilings, copy_bandwidth, gpu_ceilings};
+pub use weft_engine::bench::mixed::{Arrival, Flood, FloodFigures, InterToken, TraceFigures};
+pub use weft_engine::bench::{
+    DecodeCase, DecodeFigures, EncodeCase, GpuCeilings, copy_bandwidth, gpu_ceilings, write_checkpoint,
+};
+pub use weft_engine::simulator;
 
 /// An engine with one model to measure.
 pub struct Bench {
@@ -58,6 +62,25 @@ impl Bench {
         let values = plan.grid.patches() * processor.patch_values();
         let make = |seed| Medium::Image(Patches { values: noise(seed, values), grid: plan.grid, id: id(seed) });
         Ok((engine::encode(&self.engine, &self.model, case, make)?, plan.grid.patches()))
+    }
+
+    /// Decode streams beside pictures of this size that always wait.
+    pub fn flood(&self, side: usize, case: Flood) -> Result<FloodFigures> {
+        Ok(engine::mixed::flood(&self.engine, &self.model, case, &self.pictures(side)?)?)
+    }
+
+    /// Texts and pictures of this size by the clock.
+    pub fn trace(&self, side: usize, arrivals: &[Arrival]) -> Result<TraceFigures> {
+        Ok(engine::mixed::trace(&self.engine, &self.model, arrivals, &self.pictures(side)?)?)
+    }
+
+    fn pictures(&self, side: usize) -> Result<impl Fn(u64) -> Medium + Sync> {
+        let Some(processor) = &self.card().image else {
+            return Err(StageError::unsupported(format!("{} does not see", self.card().name)));
+        };
+        let grid = processor.plan(side, side)?.grid;
+        let values = grid.patches() * processor.patch_values();
+        Ok(move |seed| Medium::Image(Patches { values: noise(seed, values), grid, id: id(seed) }))
     }
 
     /// Time of the audio tower on clips of this many frames.

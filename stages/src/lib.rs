@@ -32,9 +32,10 @@ pub use service::{Service, ServiceConfig};
 pub use weft_engine::handle::gpu;
 /// Engine types that the service's signatures mention.
 pub use weft_engine::{
+    LearnedCosts, LearnedModel,
     card::{AudioProcessor, Family, GenerationDefaults, ImageProcessor, ModelCard},
     grammar::GrammarSpec,
-    handle::{DeviceChoice, EngineConfig, EngineStats, ModelConfig, ModelSource, Policy, Precision},
+    handle::{DeviceChoice, EngineConfig, EngineStats, ModelConfig, ModelSource, Policy, Precision, StepKind},
     request::{Class, DeviceTimes, FinishReason, RequestId, Sampling, Usage},
     transcribe::{Mode, Task, Transcript, TranscriptSegment},
 };

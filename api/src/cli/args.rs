@@ -269,12 +269,59 @@ pub enum BenchCommand {
         #[command(flatten)]
         args: BenchArgs,
     },
+    /// Running answers beside pictures, under every policy.
+    Mixed {
+        /// Pixels on a picture's side.
+        #[arg(long, default_value_t = 336)]
+        side: usize,
+        /// Answers that run beside waiting pictures.
+        #[arg(long, default_value_t = 4)]
+        streams: usize,
+        /// Pictures that wait.
+        #[arg(long, default_value_t = 8)]
+        pictures: usize,
+        /// Seconds of arrivals by the clock.
+        #[arg(long, default_value_t = 20.0)]
+        seconds: f64,
+        /// Simulate instead of measuring.
+        #[command(flatten)]
+        simulation: SimulationArgs,
+        /// Model and output; without a model, random weights of SmolVLM's sizes.
+        #[command(flatten)]
+        args: BenchArgs,
+    },
     /// From nothing to ready and to the first token.
     Start {
         /// Model and output.
         #[command(flatten)]
         args: BenchArgs,
     },
+}
+
+/// Words of a simulation.
+#[derive(Debug, Args)]
+pub struct SimulationArgs {
+    /// Play a trace on a simulated clock against a table of costs, with no model and no device.
+    #[arg(long)]
+    pub simulate: bool,
+    /// Table of costs [default: the one measured on an H200].
+    #[arg(long, requires = "simulate")]
+    pub table: Option<PathBuf>,
+    /// Recorded trace, one JSON object a line [default: two minutes of pictures, sound and text].
+    #[arg(long, requires = "simulate")]
+    pub trace: Option<PathBuf>,
+    /// Draw requests at this many a second (for --seconds) instead of replaying a trace.
+    #[arg(long, requires = "simulate", conflicts_with = "trace")]
+    pub rate: Option<f64>,
+    /// Drawn requests that come at once; 1 is a Poisson process.
+    #[arg(long, requires = "rate", default_value_t = 1)]
+    pub burst: usize,
+    /// Inter-token target as a multiple of the decode step alone.
+    #[arg(long, requires = "simulate", default_value_t = 1.25)]
+    pub target: f64,
+    /// Folder for a timeline of each policy's first launches, as SVG.
+    #[arg(long, requires = "simulate")]
+    pub svg: Option<PathBuf>,
 }
 
 /// Words that every benchmark takes.
@@ -319,6 +366,7 @@ impl BenchCommand {
             | Self::Media { args, .. }
             | Self::Transcribe { args, .. }
             | Self::Device { args }
+            | Self::Mixed { args, .. }
             | Self::Start { args } => args,
         }
     }

@@ -1,13 +1,18 @@
 //! `weft bench`: measures, and prints a table for people or JSON lines for programs.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::Value;
+use weft_pipelines::bench::mixed::{MixedCase, RandomModel};
+use weft_pipelines::bench::simulated::{Traffic, simulated};
 use weft_pipelines::bench::{self, Opened};
 use weft_pipelines::config::{DeviceChoice, ModelEntry};
 
-use super::args::{BenchArgs, BenchCommand};
+use crate::embedded;
+
+use super::args::{BenchArgs, BenchCommand, SimulationArgs};
 use super::serve::local;
 use super::{Failure, out};
 
@@ -36,8 +41,49 @@ pub(super) async fn bench(command: BenchCommand, process_began: Instant) -> Resu
             print(&bench::transcribe(config, &files, args.repeats).await?, json);
         }
         BenchCommand::Device { .. } => print(&[bench::device()?], json),
+        BenchCommand::Mixed { simulation, seconds, .. } if simulation.simulate => simulate(simulation, *seconds, json)?,
+        BenchCommand::Mixed { side, streams, pictures, seconds, .. } => {
+            let case = MixedCase {
+                threads: args.threads.unwrap_or(0),
+                side: *side,
+                streams: *streams,
+                pictures: *pictures,
+                seconds: *seconds,
+            };
+            let random = match args.model {
+                Some(_) => None,
+                None => Some(RandomModel::write(embedded::MODEL_FILES)?),
+            };
+            let model = random.as_ref().map_or(model, RandomModel::entry);
+            let measured = |line: &_| tracing::info!(?line, "measured");
+            print(&bench::mixed::mixed(&model, case, measured)?, json);
+        }
         BenchCommand::Start { .. } => print(&[bench::start(config, process_began).await?], json),
     }
+    Ok(())
+}
+
+fn simulate(args: &SimulationArgs, seconds: f64, json: bool) -> Result<(), Failure> {
+    let read = |path: &Option<PathBuf>, default: &str| match path {
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(|error| Failure::Work(format!("cannot read {}: {error}", path.display()))),
+        None => Ok(default.to_owned()),
+    };
+    let table = read(&args.table, embedded::H200_COSTS)?;
+    let trace = read(&args.trace, embedded::MIXED_TRACE)?;
+    let traffic = match args.rate {
+        Some(rate) => Traffic::Drawn { seconds, rate, burst: args.burst },
+        None => Traffic::Recorded(&trace),
+    };
+    let reports = simulated(&table, traffic, args.target)?;
+    if let Some(folder) = &args.svg {
+        for report in &reports {
+            let path = folder.join(format!("{}.svg", report.policy));
+            std::fs::write(&path, &report.svg)
+                .map_err(|error| Failure::Work(format!("cannot write {}: {error}", path.display())))?;
+        }
+    }
+    print(&reports, json);
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::embedded;
-use crate::settings::{DEFAULT_LISTEN, Overrides, Written};
+use crate::settings::{DEFAULT_LISTEN, Overrides, Written, costs_file};
 
 use super::args::DoctorArgs;
 use super::{Failure, out};
@@ -39,6 +39,7 @@ impl Finding {
 
 pub(super) fn doctor(args: DoctorArgs) -> Result<(), Failure> {
     let mut findings = vec![device(), processor(), memory(), embedded_model(), address()];
+    findings.extend(costs());
     if let Some(path) = &args.config {
         findings.push(config(path));
     }
@@ -130,6 +131,19 @@ fn embedded_model() -> Finding {
             let remedy = "this binary is damaged: build or install it again";
             Finding::with("embedded model", Verdict::Fault, error.message, remedy)
         }
+    }
+}
+
+/// What servers on this machine learned about their work.
+fn costs() -> Vec<Finding> {
+    const PART: &str = "learned costs";
+    let Some(path) = costs_file() else {
+        return vec![Finding::ok(PART, "no cache folder: learned anew at each start")];
+    };
+    match weft_pipelines::learned_costs(&path) {
+        Err(error) => vec![Finding::with(PART, Verdict::Note, error.message, "remove the file; it is learned again")],
+        Ok(lines) if lines.is_empty() => vec![Finding::ok(PART, "none yet: a server keeps them when it stops")],
+        Ok(lines) => lines.into_iter().map(|line| Finding::ok(PART, line)).collect(),
     }
 }
 

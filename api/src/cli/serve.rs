@@ -1,7 +1,7 @@
 //! `weft serve`.
 
 use crate::http;
-use crate::settings::{Overrides, Written};
+use crate::settings::{Overrides, Written, costs_file};
 
 use super::args::{LocalArgs, ServeArgs};
 use super::{Failure, out};
@@ -18,7 +18,8 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Failure> {
         device: args.device,
         threads: args.threads,
     };
-    let (config, settings) = written.resolve(flags)?;
+    let (mut config, settings) = written.resolve(flags)?;
+    config.costs = costs_file();
     let placeholder = config.models.iter().any(|m| m.placeholder);
     let waiting = out::spinner("loading models");
     let began = std::time::Instant::now();

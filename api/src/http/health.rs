@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use weft_pipelines::{EngineStats, StepKind};
 
 use super::{ApiError, App};
 
@@ -39,21 +40,48 @@ impl Progress {
 
 /// `GET /healthz`: 200 while the process lives and the device moves; 503 when it has work and stands still.
 pub(super) async fn alive(State(app): State<App>) -> Response {
-    let stalled = match app.runtime() {
-        Ok(runtime) => {
-            let stats = runtime.stats();
-            app.progress().stalled(stats.engine.beats, stats.engine.running + stats.engine.waiting > 0)
-        }
-        Err(_) => Duration::ZERO,
-    };
-    let healthy = stalled < PROGRESS_BOUND;
-    let body = json!({
-        "status": if healthy { "ok" } else { "stalled" },
+    let stats = app.runtime().ok().map(|runtime| runtime.stats().engine);
+    let stalled = stats.as_ref().map_or(Duration::ZERO, |stats| {
+        app.progress().stalled(stats.beats, stats.running + stats.waiting + stats.media_waiting > 0)
+    });
+    let verdict = verdict(stats.as_ref(), stalled);
+    let healthy = verdict.is_none();
+    let mut body = json!({
+        "status": verdict.as_ref().map_or("ok", |(status, _)| status),
         "uptime_s": app.uptime().as_secs(),
         "stalled_s": stalled.as_secs(),
     });
+    if let Some((_, detail)) = verdict {
+        body["detail"] = detail.into();
+    }
     let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(body)).into_response()
+}
+
+/// What is wrong: a word and a sentence.
+fn verdict(stats: Option<&EngineStats>, stalled: Duration) -> Option<(&'static str, String)> {
+    let stats = stats?;
+    if !stats.alive {
+        let detail = "the device thread ended by a fault; the log has it; restart the service";
+        return Some(("dead", detail.into()));
+    }
+    if stalled < PROGRESS_BOUND {
+        return None;
+    }
+    let work = match stats.doing {
+        Some(StepKind::Decode) => "a decode step",
+        Some(StepKind::Prefill) => "a prefill slice",
+        Some(StepKind::Encode) => "an encoder slice",
+        None => "nothing it says",
+    };
+    let detail = format!(
+        "the device is at {work} and made no progress for {} s, with {} running and {} waiting requests and {} media",
+        stalled.as_secs(),
+        stats.running,
+        stats.waiting,
+        stats.media_waiting
+    );
+    Some(("stalled", detail))
 }
 
 /// `GET /readyz`: 200 when the models are loaded.
@@ -66,6 +94,19 @@ pub(super) async fn ready(State(app): State<App>) -> Result<Response, ApiError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn health_says_what_is_wrong() {
+        let mut stats =
+            EngineStats { alive: true, doing: Some(StepKind::Encode), running: 2, ..EngineStats::default() };
+        assert_eq!(verdict(Some(&stats), Duration::from_secs(29)), None);
+        let (status, detail) = verdict(Some(&stats), Duration::from_secs(31)).expect("it stands still");
+        assert_eq!(status, "stalled");
+        assert!(detail.contains("an encoder slice") && detail.contains("2 running"), "{detail}");
+        stats.alive = false;
+        assert_eq!(verdict(Some(&stats), Duration::ZERO).map(|(status, _)| status), Some("dead"));
+        assert_eq!(verdict(None, Duration::from_secs(99)), None, "models still load");
+    }
 
     #[test]
     fn standing_still_counts_only_with_work() {

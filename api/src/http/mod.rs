@@ -97,6 +97,12 @@ impl App {
         self.inner.started.elapsed()
     }
 
+    /// Seconds until the queue is predicted to be worked off.
+    fn retry_after(&self) -> u64 {
+        let queue_ms = self.inner.runtime.get().and_then(|runtime| runtime.as_ref().ok());
+        retry_after_s(queue_ms.map_or(0, |runtime| runtime.stats().engine.queue_ms))
+    }
+
     fn body_limit(&self) -> usize {
         // Base64 in JSON takes a third more.
         let media = self.inner.limits.media_bytes.saturating_mul(4) / 3;
@@ -146,11 +152,11 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut response = next.run(request).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        let retry = response.headers().get(header::RETRY_AFTER).cloned();
+        let retry = response.headers().contains_key(header::RETRY_AFTER).then(|| app.retry_after());
         let status = response.status();
         response = (status, axum::Json(error.body(&id))).into_response();
         if let Some(retry) = retry {
-            response.headers_mut().insert(header::RETRY_AFTER, retry);
+            response.headers_mut().insert(header::RETRY_AFTER, retry.into());
         }
     }
     if let Ok(value) = HeaderValue::from_str(&id) {
@@ -161,6 +167,11 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
     let took_ms = began.elapsed().as_secs_f64() * 1e3;
     tracing::info!(%id, %method, %path, status, took_ms, "answered");
     response
+}
+
+/// Whole seconds for a queue of this many milliseconds: at least one, at most an hour.
+fn retry_after_s(queue_ms: u64) -> u64 {
+    queue_ms.div_ceil(1000).clamp(1, 3600)
 }
 
 /// Asks for a bearer key when any is configured.
@@ -186,4 +197,14 @@ async fn unknown_route(request: Request) -> ApiError {
 
 async fn wrong_method(request: Request) -> ApiError {
     ApiError::method(format!("{} does not take {}", request.uri().path(), request.method()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::retry_after_s;
+
+    #[test]
+    fn a_longer_queue_says_to_come_back_later() {
+        assert_eq!([0, 1, 1000, 1001, 90_000, u64::MAX].map(retry_after_s), [1, 1, 1, 2, 90, 3600]);
+    }
 }

@@ -10,7 +10,10 @@ use super::sequence::{Phase, Progress};
 use super::step::Share;
 use crate::device::shared::MediaKey;
 use crate::error::{EngineError, ErrorKind, Result};
-use crate::scheduler::{Chunk, DecodeStep, EncodeWork, Kind, Plan, RunKey, SequenceKey, Slice, Work};
+use crate::families::Piece;
+use crate::scheduler::{
+    Chunk, DecodeStep, EncodeWork, Kind, Plan, RunKey, SequenceKey, Slice, Spend, Tower, Work, next_piece,
+};
 use crate::stats::{StepKind, StepRecord, count};
 
 impl<B: Backend> Device<B> {
@@ -20,24 +23,39 @@ impl<B: Backend> Device<B> {
                 self.models[model].decoded = None;
             }
         }
+        if !plan.decode.is_empty() {
+            self.shared.counters.doing(Some(StepKind::Decode));
+        }
         for step in plan.decode {
             self.decode(step);
         }
+        let rode = std::mem::take(&mut self.rode);
         let began = Instant::now();
+        self.undisturbed = plan.slices.is_empty();
         for slice in plan.slices {
+            self.shared.counters.doing(Some(match slice {
+                Slice::Prefill { .. } => StepKind::Prefill,
+                Slice::Encode { .. } => StepKind::Encode,
+            }));
             match slice {
                 Slice::Prefill { model, chunks, .. } => self.prefill(model, &chunks),
-                Slice::Encode { work: EncodeWork::Begin(media), layers, .. } => {
-                    if let Some(run) = self.begin(&media)
-                        && layers > 0
-                    {
-                        self.advance(run, layers);
+                Slice::Encode { work: EncodeWork::Begin(media), spend, .. } => {
+                    let before = Instant::now();
+                    if let Some(run) = self.begin(&media) {
+                        match spend {
+                            // Only begun in this round.
+                            Spend::Within(Duration::ZERO) => {}
+                            _ => self.advance(run, spend, before),
+                        }
                     }
                 }
-                Slice::Encode { work: EncodeWork::Resume(run), layers, .. } => self.advance(run, layers),
+                Slice::Encode { work: EncodeWork::Resume(run), spend, .. } => {
+                    self.advance(run, spend, Instant::now());
+                }
             }
         }
-        self.debt = Plan::debt_after(plan.slack, self.debt, began.elapsed());
+        self.shared.counters.doing(None);
+        self.debt = Plan::debt_after(plan.slack, self.debt, began.elapsed() + rode);
     }
 
     fn decode(&mut self, step: DecodeStep) {
@@ -53,18 +71,36 @@ impl<B: Backend> Device<B> {
         }
         let rows = shares.iter().map(|share| share.positions.len() + share.drafts.len()).sum();
         let work = Work { model: step.model, kind: Kind::Decode, size: rows };
+        let riders = self.prompt_shares(&step.riders);
+        let riding = riders.iter().map(|share| share.positions.len()).sum();
+        shares.extend(riders);
         let began = Instant::now();
         let delay = self.models[step.model].decoded.map_or(Duration::ZERO, |ended| began - ended);
         self.steps += 1;
         let outcomes = self.step(step.model, shares);
         let ended = Instant::now();
         self.models[step.model].decoded = Some(ended);
-        self.learn(work, Measured { began, took: ended - began, layers: 0, delay });
+        let measured = Measured { began, took: ended - began, layers: 0, delay };
+        if riding == 0 {
+            self.learn(work, measured);
+            if self.undisturbed {
+                self.cost.observe(Work { kind: Kind::LoneDecode, ..work }, ended - began);
+            }
+        } else {
+            let alone = self.cost.predict(work);
+            let ride = Work { kind: Kind::Ride, size: riding, ..work };
+            let added = (ended - began).saturating_sub(alone);
+            self.record(work, measured, alone + self.cost.predict(ride));
+            self.cost.observe(ride, added);
+            self.rode += added;
+            count(&self.shared.counters.tokens_in, riding);
+        }
         count(&self.shared.counters.decode_steps, 1);
         self.settle_step(outcomes);
     }
 
-    fn prefill(&mut self, model: usize, chunks: &[Chunk]) {
+    /// The shares of planned prompt rows, in a state to run.
+    fn prompt_shares(&mut self, chunks: &[Chunk]) -> Vec<Share> {
         let mut shares = Vec::new();
         for chunk in chunks {
             if let Err(error) = self.write_cross(chunk.key) {
@@ -76,6 +112,11 @@ impl<B: Backend> Device<B> {
             sequence.touch();
             shares.push(Share { key: chunk.key, positions: done..done + chunk.rows, drafts: Vec::new() });
         }
+        shares
+    }
+
+    fn prefill(&mut self, model: usize, chunks: &[Chunk]) {
+        let shares = self.prompt_shares(chunks);
         if shares.is_empty() {
             return;
         }
@@ -126,6 +167,7 @@ impl<B: Backend> Device<B> {
             Ok(state) => {
                 let measured = Measured { began, took: began.elapsed(), layers: 0, delay: Duration::ZERO };
                 self.learn(Work { model, kind: Kind::Begin(tower), size }, measured);
+                self.layers_seen[usize::from(tower == Tower::Audio)] = state.layers();
                 Some(self.media.began(Run { model, tower, units: size, media: keys, state }))
             }
             Err(error) => {
@@ -136,45 +178,74 @@ impl<B: Backend> Device<B> {
         }
     }
 
-    /// Advances a run by up to this many layers.
-    fn advance(&mut self, key: RunKey, layers: usize) {
-        let Some(run) = self.media.run(key) else { return };
-        let before = run.state.done();
-        let layers = layers.min(run.state.layers().saturating_sub(before)).max(1);
-        let model = run.model;
-        let began = Instant::now();
-        let outputs = self.models[model].loaded.advance(&self.backend, &mut run.state, layers);
-        let outputs = outputs.and_then(|outputs| Ok(self.backend.synchronize().map(|()| outputs)?));
-        let took = began.elapsed();
-        let (tower, size, ran) = (run.tower, run.units, run.state.done().saturating_sub(before).max(1));
+    /// Advances a run piece by piece for what it may spend since `before`.
+    fn advance(&mut self, key: RunKey, spend: Spend, before: Instant) {
         count(&self.shared.counters.encoder_slices, 1);
-        match outputs {
-            Ok(outputs) => {
-                let measured = Measured { began, took, layers: ran, delay: Duration::ZERO };
-                self.learn(Work { model, kind: Kind::Layer(tower), size }, measured);
-                if let Some(outputs) = outputs {
-                    count(&self.shared.counters.encoder_cache_misses, outputs.len());
-                    self.media.finished(&self.backend, key, outputs);
+        let mut first = true;
+        let until = match spend {
+            Spend::Layers(layers) => self.media.run(key).map(|run| run.state.done().saturating_add(layers)),
+            Spend::Within(_) => None,
+        };
+        while let Some(run) = self.media.run(key) {
+            let left = match spend {
+                Spend::Within(time) => time.saturating_sub(before.elapsed()),
+                Spend::Layers(_) => Duration::MAX,
+            };
+            let mut running = run.running(key);
+            if let Some(until) = until {
+                running.left = running.left.min(until.saturating_sub(run.state.done()));
+                let layers_go_on = run.state.done() < run.state.layers();
+                if running.left == 0 && layers_go_on {
+                    return;
                 }
             }
-            Err(error) => {
-                tracing::warn!(%error, "an encoder run failed");
-                self.media.run_failed(key, &error);
+            let Some(next) = next_piece(&self.cost, &running, left, first) else { return };
+            first = false;
+            let model = run.model;
+            let began = Instant::now();
+            let outputs = self.models[model].loaded.advance_piece(&self.backend, &mut run.state, next.piece);
+            let outputs = outputs.and_then(|outputs| Ok(self.backend.synchronize().map(|()| outputs)?));
+            let took = began.elapsed();
+            match outputs {
+                Ok(outputs) => {
+                    // Convolutions take whole clips or chunks, so more rows may have gone through than were asked for.
+                    let after = run.state.place();
+                    let same = after.part == running.place.part && outputs.is_none();
+                    let rows = running.place.rows - if same { after.rows } else { 0 };
+                    let (size, layers) = match next.piece {
+                        Piece::Layers(layers) => (next.work.size, layers),
+                        Piece::Rows(_) => (rows, 0),
+                    };
+                    let work = Work { size, ..next.work };
+                    self.learn(work, Measured { began, took, layers, delay: Duration::ZERO });
+                    if let Some(outputs) = outputs {
+                        count(&self.shared.counters.encoder_cache_misses, outputs.len());
+                        self.media.finished(&self.backend, key, outputs);
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "an encoder run failed");
+                    self.media.run_failed(key, &error);
+                }
             }
         }
     }
 
     /// Learns from a launch and records it. Encoder layers are learned one by one.
     fn learn(&mut self, work: Work, measured: Measured) {
-        let Measured { began, took, layers, delay } = measured;
-        let pieces = u32::try_from(layers.max(1)).unwrap_or(u32::MAX);
+        let pieces = u32::try_from(measured.layers.max(1)).unwrap_or(u32::MAX);
         let predicted = self.cost.predict(work).saturating_mul(pieces);
-        self.cost.observe(work, took / pieces);
+        self.cost.observe(work, measured.took / pieces);
+        self.record(work, measured, predicted);
+    }
+
+    fn record(&self, work: Work, measured: Measured, predicted: Duration) {
+        let Measured { began, took, layers, delay } = measured;
         self.shared.steps.push(StepRecord {
             kind: match work.kind {
-                Kind::Decode => StepKind::Decode,
-                Kind::Prefill => StepKind::Prefill,
-                Kind::Begin(_) | Kind::Layer(_) => StepKind::Encode,
+                Kind::Decode | Kind::LoneDecode => StepKind::Decode,
+                Kind::Prefill | Kind::Ride => StepKind::Prefill,
+                Kind::Begin(_) | Kind::Layer(_) | Kind::Rows(..) => StepKind::Encode,
             },
             model: work.model,
             rows: work.size,

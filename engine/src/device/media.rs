@@ -30,6 +30,8 @@ struct Job {
     lease: Weak<MediaLease>,
     class: Class,
     arrived: Instant,
+    /// Of the most pressing request that waits for it.
+    deadline: Option<Instant>,
     stage: Stage,
 }
 
@@ -48,6 +50,21 @@ pub(super) struct Run<B: Backend> {
     pub(super) units: usize,
     pub(super) media: Vec<MediaKey>,
     pub(super) state: EncoderRun<B>,
+}
+
+impl<B: Backend> Run<B> {
+    /// As the plan sees it, whoever waits for it.
+    pub(super) fn running(&self, key: RunKey) -> Running {
+        Running {
+            key,
+            model: self.model,
+            tower: self.tower,
+            claim: Claim { class: Class::Batch, since: Duration::ZERO, deadline: None },
+            units: self.units,
+            left: self.state.layers().saturating_sub(self.state.done()),
+            place: self.state.place(),
+        }
+    }
 }
 
 /// What a prompt finds when it wants a medium.
@@ -92,6 +109,7 @@ impl<B: Backend> MediaDesk<B> {
             lease: Weak::new(),
             class: order.class,
             arrived: order.arrived,
+            deadline: None,
             stage: Stage::Waiting,
         });
         job.lease = order.lease;
@@ -99,10 +117,11 @@ impl<B: Backend> MediaDesk<B> {
         Some(Ordered::Miss)
     }
 
-    /// A request of this class waits for the medium.
-    pub(super) fn claim(&mut self, key: &MediaKey, class: Class) {
+    /// A request of this class and deadline waits for the medium.
+    pub(super) fn claim(&mut self, key: &MediaKey, class: Class, deadline: Option<Instant>) {
         if let Some(job) = self.jobs.get_mut(key) {
             job.class = job.class.min(class);
+            job.deadline = job.deadline.into_iter().chain(deadline).min();
         }
     }
 
@@ -220,7 +239,8 @@ impl<B: Backend> MediaDesk<B> {
 
     /// The waiting media and the runs, as the plan sees them; `clock` gives the device's time of an instant.
     pub(super) fn survey(&self, clock: impl Fn(Instant) -> Duration) -> (Vec<WaitingMedium>, Vec<Running>) {
-        let claim = |job: &Job| Claim { class: job.class, since: clock(job.arrived) };
+        let claim =
+            |job: &Job| Claim { class: job.class, since: clock(job.arrived), deadline: job.deadline.map(&clock) };
         let waiting = self.jobs.iter().filter(|(_, job)| job.stage != Stage::InRun);
         let media = waiting.map(|(key, job)| WaitingMedium {
             key: *key,
@@ -231,17 +251,8 @@ impl<B: Backend> MediaDesk<B> {
         });
         let runs = self.runs.iter().map(|(key, run)| {
             let claims = run.media.iter().filter_map(|key| self.jobs.get(key)).map(claim);
-            Running {
-                key: *key,
-                model: run.model,
-                tower: run.tower,
-                claim: claims
-                    .reduce(|a, b| Claim { class: a.class.min(b.class), since: a.since.min(b.since) })
-                    .unwrap_or(Claim { class: Class::Batch, since: Duration::ZERO }),
-                units: run.units,
-                // A run whose layers are done and that gave nothing yet still wants its last call.
-                left: run.state.layers().saturating_sub(run.state.done()).max(1),
-            }
+            let running = run.running(*key);
+            Running { claim: claims.reduce(Claim::with).unwrap_or(running.claim), ..running }
         });
         (media.collect(), runs.collect())
     }

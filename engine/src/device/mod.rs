@@ -20,8 +20,10 @@ mod sequence;
 mod settle;
 pub(crate) mod shared;
 mod step;
+mod watch;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,7 +39,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::{EngineConfig, ModelConfig};
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::families::{KvLayout, Loaded};
-use crate::scheduler::{self, CostModel, Counts, Limits, Reason, SequenceKey};
+use crate::scheduler::{self, CostModel, Counts, Identity, LearnedCosts, Limits, Reason, SequenceKey};
 use crate::stats::{count, gauge};
 
 /// Room for media in the inbox, beside that for requests.
@@ -130,6 +132,15 @@ struct Device<B: Backend> {
     steps: u64,
     /// Time that slices took beyond what their rounds gave them; see [`scheduler::Plan::debt_after`].
     debt: Duration,
+    /// No slice ran since the last decode step.
+    undisturbed: bool,
+    /// Layers of the last vision and the last audio run.
+    layers_seen: [usize; 2],
+    /// What prompts added to this round's decode steps.
+    rode: Duration,
+    watch: watch::Watch,
+    /// Where learned costs outlive the process.
+    costs: Option<PathBuf>,
 }
 
 impl<B: Backend> Device<B> {
@@ -140,7 +151,8 @@ impl<B: Backend> Device<B> {
             parameters: model.facts.card.parameters,
             weight_bytes: model.facts.card.weight_bytes,
         });
-        let cost = CostModel::new(counts.collect());
+        let mut cost = CostModel::new(counts.collect());
+        recall(&mut cost, config.costs.as_deref(), &models, &backend.describe());
         gauge(&shared.counters.kv_pages_total, models.iter().map(|model| model.books.total()).sum());
         Ok(Self {
             backend,
@@ -156,6 +168,11 @@ impl<B: Backend> Device<B> {
             arrivals: 0,
             steps: 0,
             debt: Duration::ZERO,
+            undisturbed: true,
+            layers_seen: [1; 2],
+            costs: config.costs.clone(),
+            rode: Duration::ZERO,
+            watch: watch::Watch::default(),
         })
     }
 
@@ -170,12 +187,28 @@ impl<B: Backend> Device<B> {
             let quiet = plan.reason == Reason::Idle && plan.admit.is_empty();
             self.launch(plan);
             self.settle();
+            self.watch(quiet);
             if quiet {
                 self.audit();
                 self.sleep();
             }
         }
+        self.keep_costs();
         self.close();
+    }
+
+    /// Writes what was learned for the next process.
+    fn keep_costs(&self) {
+        let Some(path) = &self.costs else { return };
+        let device = self.backend.describe();
+        // Another process may have written since this one read.
+        let mut costs = LearnedCosts::read(path).unwrap_or_default();
+        for (index, model) in self.models.iter().enumerate() {
+            costs.keep(&self.cost, index, model.identity(&device));
+        }
+        if let Err(error) = costs.write(path) {
+            tracing::warn!(%error, path = %path.display(), "learned costs could not be kept");
+        }
     }
 
     /// Sleeps until a handle wakes the thread, a deadline, or a bounded time.
@@ -187,7 +220,23 @@ impl<B: Backend> Device<B> {
     }
 }
 
+/// Teaches the model of costs what an earlier process learned.
+fn recall<B: Backend>(cost: &mut CostModel, path: Option<&Path>, models: &[Resident<B>], device: &str) {
+    let Some(path) = path else { return };
+    match LearnedCosts::read(path) {
+        Ok(costs) => {
+            models.iter().enumerate().for_each(|(at, model)| costs.teach(cost, at, model.identity(device)));
+        }
+        Err(error) => tracing::warn!(error, "learned costs could not be read; they are learned again"),
+    }
+}
+
 impl<B: Backend> Resident<B> {
+    fn identity<'a>(&'a self, device: &'a str) -> Identity<'a> {
+        let card = &self.facts.card;
+        Identity { device, model: &card.name, weight_bytes: card.weight_bytes }
+    }
+
     fn open(backend: &B, model: &ModelConfig, config: &EngineConfig) -> Result<Self> {
         let named = |error: EngineError| EngineError::new(error.kind, format!("model {}: {error}", model.name));
         let checkpoint = Checkpoint::open(&model.source).map_err(named)?;

@@ -40,10 +40,10 @@ impl<B: Backend> Device<B> {
             |cross| BlockChain::new(model.facts.kv.pages.page_tokens, &model.root, cross),
         );
         for span in &sequence.prompt.media {
-            self.media.claim(&span.ticket.lease.key, sequence.class);
+            self.media.claim(&span.ticket.lease.key, sequence.class, sequence.deadline);
         }
         if let Some(ticket) = &sequence.prompt.cross {
-            self.media.claim(&ticket.lease.key, sequence.class);
+            self.media.claim(&ticket.lease.key, sequence.class, sequence.deadline);
         }
         self.arrivals += 1;
         self.sequences.insert(SequenceKey(self.arrivals), sequence);
@@ -57,7 +57,8 @@ impl<B: Backend> Device<B> {
         let mut state = Snapshot { rooms: rooms.collect(), media, runs, debt: self.debt, ..Snapshot::default() };
         for (&key, sequence) in &self.sequences {
             let model = sequence.model;
-            let claim = Claim { class: sequence.class, since: clock(sequence.arrived) };
+            let deadline = sequence.deadline.map(clock);
+            let claim = Claim { class: sequence.class, since: clock(sequence.arrived), deadline };
             match &sequence.phase {
                 Phase::Waiting(_) => {
                     let pages = sequence.needed.own + sequence.needed.cross;

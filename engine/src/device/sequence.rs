@@ -204,6 +204,11 @@ impl Sequence {
         self.answer.len()
     }
 
+    /// Most answer tokens that may still come.
+    pub(super) fn expects(&self) -> usize {
+        self.max_tokens - self.produced.min(self.max_tokens)
+    }
+
     /// Its reader went away.
     pub(super) fn gone(&self) -> bool {
         self.events.is_disconnected()

@@ -12,9 +12,11 @@ pub mod decoder;
 mod linear;
 pub mod omni;
 mod summary;
+mod walk;
 pub mod whisper;
 
 pub use summary::{Part, Summary};
+pub use walk::{Part as EncoderPart, Piece, Place};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -183,6 +185,17 @@ impl<B: Backend> Loaded<B> {
         }
     }
 
+    /// Runs one piece: whole layers, or some rows of the part that comes next. `Some` as in [`Loaded::advance`]; outputs
+    /// are the same, bit for bit, wherever a run was cut.
+    pub fn advance_piece(&self, backend: &B, run: &mut EncoderRun<B>, piece: Piece) -> Result<Option<Vec<B::Tensor>>> {
+        match (self, run) {
+            (Self::Omni(model), EncoderRun::Vision(run)) => model.vision().advance_piece(backend, run, piece),
+            (Self::Omni(model), EncoderRun::Audio(run)) => model.audio().advance_piece(backend, run, piece),
+            (Self::Whisper(model), EncoderRun::Whisper(run)) => model.advance_piece(backend, run, piece),
+            _ => Err(EngineError::new(ErrorKind::Internal, "an encoder run was handed to another family's model")),
+        }
+    }
+
     /// One pass over a mix of decode rows and prefill chunks: writes keys and values into `pages` (one a layer) and gives
     /// the logits of the sequences that want them, one row each, in order; `None` when none does.
     pub fn step(&self, backend: &B, batch: &StepBatch<'_, B>, pages: &mut [B::Pages]) -> Result<Option<B::Tensor>> {
@@ -204,7 +217,7 @@ impl<B: Backend> Loaded<B> {
     }
 }
 
-/// Encoder work that can stop after any layer.
+/// Encoder work that can stop after any piece.
 pub enum EncoderRun<B: Backend> {
     /// Omni's vision tower.
     Vision(omni::vision::VisionRun<B>),
@@ -217,19 +230,24 @@ pub enum EncoderRun<B: Backend> {
 impl<B: Backend> EncoderRun<B> {
     /// Layers in all.
     pub fn layers(&self) -> usize {
-        match self {
-            Self::Vision(run) => run.layers(),
-            Self::Audio(run) => run.layers(),
-            Self::Whisper(run) => run.layers(),
-        }
+        self.walk().layers()
     }
 
     /// Layers that have run.
     pub fn done(&self) -> usize {
+        self.walk().done()
+    }
+
+    /// What comes next.
+    pub fn place(&self) -> Place {
+        self.walk().place()
+    }
+
+    fn walk(&self) -> &walk::Walk<B> {
         match self {
-            Self::Vision(run) => run.done(),
-            Self::Audio(run) => run.done(),
-            Self::Whisper(run) => run.done(),
+            Self::Vision(run) => &run.walk,
+            Self::Audio(run) => &run.walk,
+            Self::Whisper(run) => &run.walk,
         }
     }
 }

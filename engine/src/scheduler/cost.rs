@@ -8,19 +8,27 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::lanes::Split;
 use super::snapshot::Tower;
+use crate::families::EncoderPart;
 
 /// A kind of work whose time is learned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// A decode step; its size is its sequences.
     Decode,
+    /// A decode step with nothing between it and the one before: what inter-token targets are multiples of.
+    LoneDecode,
     /// A prefill slice; its size is its rows.
     Prefill,
+    /// Prompt rows in the launch of a decode step: what they add to it, which streams the weights anyway.
+    Ride,
     /// The part of an encoder before its first layer; its size is patches or frames.
     Begin(Tower),
     /// One layer of an encoder; its size is patches or frames.
     Layer(Tower),
+    /// Some rows of a part of an encoder, or of a part of one of its layers; its size is these rows.
+    Rows(Tower, EncoderPart),
 }
 
 /// A piece of work to predict or to learn from.
@@ -49,6 +57,7 @@ struct Cell {
 pub(crate) struct CostModel {
     counts: Vec<Counts>,
     cells: BTreeMap<(usize, Kind, u32), Cell>,
+    splits: Vec<Split>,
 }
 
 /// What a first guess takes a device to do; learned times replace it within a few launches.
@@ -58,12 +67,43 @@ const GUESSED_OPERATIONS_A_SECOND: f64 = 4e10;
 const GUESSED_LAYER_SHARE: f64 = 1.0 / 128.0;
 /// Weight of a new observation, once a cell is warm.
 const WEIGHT: f64 = 0.15;
+/// Measurements that a recalled time counts for.
+const RECALLED: u32 = 3;
 /// An observation counts as at most this factor off the mean.
 const OUTLIER: f64 = 3.0;
 
 impl CostModel {
     pub(crate) fn new(counts: Vec<Counts>) -> Self {
-        Self { counts, cells: BTreeMap::new() }
+        Self { counts, cells: BTreeMap::new(), splits: Vec::new() }
+    }
+
+    /// What partitions of the device cost and give; none where it cannot be parted.
+    pub(crate) fn splits(&self) -> &[Split] {
+        &self.splits
+    }
+
+    /// Knows what an earlier process learned: seconds of this work. A few measurements of this process outweigh it.
+    pub(crate) fn recall(&mut self, work: Work, seconds: f64, samples: u32) {
+        let key = (work.model, work.kind, bucket(work.size));
+        self.cells.insert(key, Cell { seconds, samples: samples.min(RECALLED) });
+    }
+
+    /// All that was learned of a model: kind, size, seconds, measurements.
+    pub(crate) fn learned(&self, model: usize) -> impl Iterator<Item = (Kind, usize, f64, u32)> + '_ {
+        let own = self.cells.iter().filter(move |((of, ..), _)| *of == model);
+        own.map(|(&(_, kind, bucket), cell)| (kind, 1 << bucket, cell.seconds, cell.samples))
+    }
+
+    /// What partitions of this device cost and give.
+    pub(crate) fn set_splits(&mut self, splits: Vec<Split>) {
+        self.splits = splits;
+    }
+
+    /// Expected time of a decode step alone; as any step until one ran alone.
+    pub(crate) fn predict_lone(&self, model: usize, size: usize) -> Duration {
+        let lone = |bucket| (model, Kind::LoneDecode, bucket);
+        let known = self.cells.range(lone(0)..=lone(u32::MAX)).next().is_some();
+        self.predict(Work { model, kind: if known { Kind::LoneDecode } else { Kind::Decode }, size })
     }
 
     /// Expected time of this work.
@@ -133,9 +173,19 @@ impl CostModel {
         let stream = counts.weight_bytes.max(1) as f64 / GUESSED_BYTES_A_SECOND;
         let compute = operations / GUESSED_OPERATIONS_A_SECOND;
         match work.kind {
-            Kind::Decode | Kind::Prefill => stream + compute,
+            Kind::Decode | Kind::LoneDecode | Kind::Prefill => stream + compute,
+            Kind::Ride => compute,
             Kind::Begin(_) | Kind::Layer(_) => (stream + compute) * GUESSED_LAYER_SHARE,
+            Kind::Rows(_, part) => (stream + compute) * GUESSED_LAYER_SHARE * share_of_layer(part),
         }
+    }
+}
+
+/// What some rows of a part are guessed to cost, in layers of as many rows.
+const fn share_of_layer(part: EncoderPart) -> f64 {
+    match part {
+        EncoderPart::Enter | EncoderPart::Project | EncoderPart::Leave => 0.4,
+        EncoderPart::Finish => 0.6,
     }
 }
 

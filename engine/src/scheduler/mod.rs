@@ -4,28 +4,38 @@
 //! A round is one decode step of every model that has running answers, then slices of compute-bound work:
 //!
 //! ```text
-//! policy slice    | decode | slices <= (target - 1) x step | decode | slices | decode | ...
-//! policy inline   | decode | whole encoder runs, whole prompts ..................... | decode | ...
-//! nothing decodes | slices up to `idle_slice`, whole prefill chunks | receive | ...
+//! policy slice     | decode | slices <= target - step | decode | slices | decode | ...
+//! policy partition | decode beside slices, each on its part of the device | ...
+//! policy inline    | decode | whole encoder runs, whole prompts ..................... | decode | ...
+//! prompts of a model that decodes ride in its step: the weights are streamed once for both
+//! nothing decodes  | slices up to `idle_slice` on the whole device | receive | ...
 //! ```
 //!
 //! Invariants, each a property test: the decode step is never left out while a sequence can take it; a slice is within
 //! the round's budget unless it is the round's first piece and indivisible, and what it took too much later rounds save;
-//! work goes by urgency, in which a batch
-//! request counts as one that came [`Limits::ageing`] later than it did, so nothing starves.
+//! work goes by when it is due, in which a batch request counts as one that came [`Limits::ageing`] later than it did; what
+//! is overdue goes before all that comes, so nothing starves.
 
 mod budget;
 mod cost;
+mod lanes;
+mod learned;
+mod pieces;
 mod slices;
 mod snapshot;
 
 #[cfg(test)]
-mod simulation;
+mod properties;
+pub mod simulator;
 
 use std::time::Duration;
 
 pub(crate) use budget::Budget;
 pub(crate) use cost::{CostModel, Counts, Kind, Work};
+pub(crate) use lanes::Sharing;
+pub(crate) use learned::Identity;
+pub use learned::{LearnedCosts, LearnedModel};
+pub(crate) use pieces::{next_piece, remaining};
 pub(crate) use snapshot::{
     Claim, Decoding, Prompt, Room, RunKey, Running, SequenceKey, Snapshot, Tower, Waiting, WaitingMedium,
 };
@@ -42,8 +52,9 @@ pub(crate) struct Limits {
     pub(crate) prefill_chunk: usize,
     /// Layers in every encoder slice; `None` leaves it to the budget.
     pub(crate) slice_layers: Option<usize>,
-    /// Inter-token time as a multiple of the decode step alone.
-    pub(crate) inter_token_target: f64,
+    pub(crate) inter_token: InterToken,
+    /// An interactive request is due this long after its arrival.
+    pub(crate) first_token: Duration,
     /// A batch request counts as one that came this much later.
     pub(crate) ageing: Duration,
     /// A round without a decode step spends about this: short enough to notice arrivals and cancellations.
@@ -57,20 +68,45 @@ impl Limits {
             max_batch: config.max_batch,
             prefill_chunk: config.prefill_chunk,
             slice_layers: (config.encoder_slice_layers > 0).then_some(config.encoder_slice_layers),
-            inter_token_target: f64::from(config.inter_token_target),
+            inter_token: match config.inter_token_ms {
+                Some(time) => InterToken::Time(Duration::from_secs_f64(f64::from(time) / 1e3)),
+                None => InterToken::TimesLone(f64::from(config.inter_token_target)),
+            },
+            first_token: Duration::from_secs_f64(f64::from(config.first_token_ms) / 1e3),
             ageing: Duration::from_secs(20),
             idle_slice: Duration::from_millis(20),
         }
     }
 
-    /// The time of arrival that work is ordered by.
+    /// When work is due; the earliest goes first.
     fn urgency(&self, claim: Claim) -> Duration {
-        match claim.class {
-            Class::Interactive => claim.since,
-            Class::Batch => claim.since + self.ageing,
+        let due = match claim.class {
+            Class::Interactive => claim.since + self.first_token,
+            Class::Batch => claim.since + self.first_token + self.ageing,
+        };
+        claim.deadline.map_or(due, |deadline| due.min(deadline))
+    }
+
+    /// The inter-token time to keep to, where a step alone takes this long.
+    fn target(&self, lone: Duration) -> Duration {
+        match self.inter_token {
+            InterToken::TimesLone(times) => lone.mul_f64(times.max(1.0)),
+            InterToken::Time(time) => time,
         }
     }
 }
+
+/// The inter-token time that running answers may see while compute-bound work waits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum InterToken {
+    /// A multiple of the decode step alone, as measured.
+    TimesLone(f64),
+    /// A time.
+    Time(Duration),
+}
+
+/// Compute-bound work gets at least this share of a step, so that a target that cannot be met does not starve it.
+const LEAST_SLACK: f64 = 0.05;
 
 /// One round.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,6 +119,8 @@ pub(crate) struct Plan {
     pub(crate) slices: Vec<Slice>,
     /// What this round gives to slices beside its decode steps; `None` when nothing bounds them.
     pub(crate) slack: Option<Duration>,
+    /// How decode steps and slices share the device.
+    pub(crate) sharing: Sharing,
     /// Why the round looks like this.
     pub(crate) reason: Reason,
 }
@@ -107,6 +145,8 @@ pub(crate) enum Reason {
     ComputeAlone,
     /// Slices within what the inter-token target leaves.
     Woven,
+    /// Slices beside the decode step, on another part of the device.
+    Parted,
     /// The baseline: whole encoders and prompts before the next step.
     Inline,
 }
@@ -116,19 +156,19 @@ pub(crate) enum Reason {
 pub(crate) struct DecodeStep {
     pub(crate) model: usize,
     pub(crate) sequences: Vec<SequenceKey>,
+    /// Time of the step without riders.
     pub(crate) predicted: Duration,
+    /// Prompt rows in the same launch.
+    pub(crate) riders: Vec<Chunk>,
+    /// What they add.
+    pub(crate) ride: Duration,
 }
 
 /// A bounded piece of compute-bound work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Slice {
-    /// Some layers of an encoder run.
-    Encode {
-        work: EncodeWork,
-        /// At most this many; a run may have fewer left. 0 only begins a run.
-        layers: usize,
-        predicted: Duration,
-    },
+    /// Some of an encoder run.
+    Encode { work: EncodeWork, spend: Spend, predicted: Duration },
     /// Prompt rows of sequences of one model.
     Prefill { model: usize, chunks: Vec<Chunk>, predicted: Duration },
 }
@@ -139,6 +179,15 @@ impl Slice {
             Self::Encode { predicted, .. } | Self::Prefill { predicted, .. } => *predicted,
         }
     }
+}
+
+/// How far a slice takes an encoder run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spend {
+    /// Pieces (see [`next_piece`]) for this long, all of them for [`Duration::MAX`].
+    Within(Duration),
+    /// So many layers, as configured.
+    Layers(usize),
 }
 
 /// Which encoder run a slice advances.
@@ -160,25 +209,53 @@ pub(crate) struct Chunk {
 /// Plans one round.
 pub(crate) fn plan(state: &Snapshot, cost: &CostModel, limits: &Limits) -> Plan {
     let admit = admit(state, limits);
-    let decode = decode(state, cost, limits);
+    let mut decode = decode(state, cost, limits);
     let step: Duration = decode.iter().map(|batch| batch.predicted).sum();
-    let slack = step.mul_f64((limits.inter_token_target - 1.0).max(0.0));
+    let lone = decode.iter().map(|batch| cost.predict_lone(batch.model, batch.sequences.len())).sum();
+    let sequences = decode.iter().map(|batch| batch.sequences.len()).sum();
+    let target = limits.target(lone);
+    let sharing = match decode.is_empty() {
+        true => Sharing::Turns,
+        false => lanes::sharing(limits.policy, cost.splits(), lanes::Beside { step, target, sequences }),
+    };
+    let slack = match sharing {
+        Sharing::Turns => target.saturating_sub(step).max(step.mul_f64(LEAST_SLACK)),
+        Sharing::Split(split) => step.mul_f64(split.decode * split.encode),
+    };
     let share = match (limits.policy, decode.is_empty()) {
         (Policy::Inline, _) => slices::Share::Everything,
-        (Policy::Slice, true) => slices::Share::Device(Budget::new(limits.idle_slice)),
-        (Policy::Slice, false) if state.debt >= slack => slices::Share::Nothing,
-        (Policy::Slice, false) => slices::Share::Beside(Budget::new(slack - state.debt)),
+        (_, true) => slices::Share::Device(Budget::new(limits.idle_slice)),
+        (_, false) if state.debt >= slack => slices::Share::Nothing,
+        (_, false) => slices::Share::Beside(Budget::new(slack - state.debt)),
     };
-    let slices = slices::choose(state, cost, limits, share);
+    let models: Vec<usize> = decode.iter().map(|batch| batch.model).collect();
+    let ride = match sharing {
+        Sharing::Turns => None,
+        Sharing::Split(split) => {
+            let slowed = step.mul_f64(split.decode);
+            let left = target.saturating_sub(slowed).max(step.mul_f64(LEAST_SLACK));
+            Some(Budget::new(left.div_f64(split.decode)))
+        }
+    };
+    let turn = slices::Turn { share, decoding: &models, ride };
+    let slices::Chosen { slices, rides } = slices::choose(state, cost, limits, turn);
+    for (model, chunks, predicted) in rides {
+        if let Some(step) = decode.iter_mut().find(|step| step.model == model) {
+            step.riders = chunks;
+            step.ride = predicted;
+        }
+    }
+    let riding = decode.iter().any(|step| !step.riders.is_empty());
     let slack = matches!(share, slices::Share::Beside(_) | slices::Share::Nothing).then_some(slack);
-    let reason = match (decode.is_empty(), slices.is_empty(), limits.policy) {
-        (true, true, _) => Reason::Idle,
-        (false, true, _) => Reason::DecodeAlone,
-        (true, false, _) => Reason::ComputeAlone,
-        (false, false, Policy::Slice) => Reason::Woven,
-        (false, false, Policy::Inline) => Reason::Inline,
+    let reason = match (decode.is_empty(), slices.is_empty() && !riding, limits.policy, sharing) {
+        (true, true, ..) => Reason::Idle,
+        (false, true, ..) => Reason::DecodeAlone,
+        (true, false, ..) => Reason::ComputeAlone,
+        (false, false, Policy::Inline, _) => Reason::Inline,
+        (false, false, _, Sharing::Split(_)) => Reason::Parted,
+        (false, false, _, Sharing::Turns) => Reason::Woven,
     };
-    Plan { admit, decode, slices, slack, reason }
+    Plan { admit, decode, slices, slack, sharing, reason }
 }
 
 /// Requests that get their pages now, by urgency. All pages from start to end are leased at once, so running sequences
@@ -216,7 +293,7 @@ fn decode(state: &Snapshot, cost: &CostModel, limits: &Limits) -> Vec<DecodeStep
         ready.truncate(limits.max_batch);
         let sequences: Vec<SequenceKey> = ready.iter().map(|sequence| sequence.key).collect();
         let predicted = cost.predict(Work { model, kind: Kind::Decode, size: sequences.len() });
-        steps.push(DecodeStep { model, sequences, predicted });
+        steps.push(DecodeStep { model, sequences, predicted, riders: Vec::new(), ride: Duration::ZERO });
     }
     steps
 }

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::pieces::{next_piece, remaining};
 use super::snapshot::{Prompt, Running, Snapshot, Tower, WaitingMedium};
-use super::{Budget, Chunk, CostModel, EncodeWork, Kind, Limits, Slice, Work};
+use super::{Budget, Chunk, CostModel, EncodeWork, Kind, Limits, Slice, Spend, Work};
+use crate::families::{EncoderPart, Place};
 
 /// What a round gives to encoders and prompts.
 #[derive(Debug, Clone, Copy)]
@@ -21,9 +23,12 @@ pub(super) enum Share {
 
 /// Fewest prompt rows worth a launch beside a decode step (or what is left of a prompt).
 const LEAST_ROWS: usize = 16;
-/// Media in one run, and their patches and frames: bounds activations, and keeps one layer a small piece.
+/// Media in one run, and their patches and frames: bounds activations.
 const MOST_MEDIA: usize = 8;
 const MOST_UNITS: usize = 4096;
+/// Media run together only where that saves at least this share of their time apart: the first of a batch is ready only
+/// with the last.
+const LEAST_SAVING: f64 = 0.1;
 
 /// Work that competes for a round.
 enum Candidate<'a> {
@@ -43,25 +48,57 @@ impl Candidate<'_> {
     }
 }
 
+/// What a round is made beside.
+pub(super) struct Turn<'a> {
+    pub(super) share: Share,
+    /// Models that decode in this round: their prompts ride in the same launch, unless everything is to run.
+    pub(super) decoding: &'a [usize],
+    /// What rides may add to the decode steps where slices run beside them; `None` where both share one budget.
+    pub(super) ride: Option<Budget>,
+}
+
+/// Compute-bound work of a round.
+#[derive(Debug, Default)]
+pub(super) struct Chosen {
+    pub(super) slices: Vec<Slice>,
+    /// Prompt rows that ride in the decode step of a model, and what they are predicted to add.
+    pub(super) rides: Vec<(usize, Vec<Chunk>, Duration)>,
+}
+
 /// The slices of a round, most urgent first. Unless the share is nothing, at least one piece runs if there is any.
-pub(super) fn choose(state: &Snapshot, cost: &CostModel, limits: &Limits, mut share: Share) -> Vec<Slice> {
-    let mut slices = Vec::new();
+pub(super) fn choose(state: &Snapshot, cost: &CostModel, limits: &Limits, turn: Turn<'_>) -> Chosen {
+    let mut chosen = Chosen::default();
+    let Turn { mut share, decoding, mut ride } = turn;
     if matches!(share, Share::Nothing) {
-        return slices;
+        return chosen;
     }
     for candidate in candidates(state, limits) {
-        let chooser = Chooser { state, cost, limits, share };
-        let mut found = match candidate {
+        let mut chooser = Chooser { state, cost, limits, share, kind: Kind::Prefill };
+        let mut found: Vec<Slice> = match candidate {
             Candidate::Resume(run) => chooser.resume(run).into_iter().collect(),
             Candidate::Begin { model, tower } => chooser.begin(model, tower).into_iter().collect(),
+            Candidate::Prefill { model } if matches!(share, Share::Beside(_)) && decoding.contains(&model) => {
+                chooser.kind = Kind::Ride;
+                chooser.share = ride.map_or(share, Share::Beside);
+                for slice in chooser.prefill(model) {
+                    if let Slice::Prefill { model, chunks, predicted } = slice {
+                        match (&mut ride, &mut share) {
+                            (Some(budget), _) | (None, Share::Beside(budget)) => budget.take(predicted),
+                            _ => {}
+                        }
+                        chosen.rides.push((model, chunks, predicted));
+                    }
+                }
+                continue;
+            }
             Candidate::Prefill { model } => chooser.prefill(model),
         };
         if let Share::Beside(budget) | Share::Device(budget) = &mut share {
-            found.iter().for_each(|slice: &Slice| budget.take(slice.predicted()));
+            found.iter().for_each(|slice| budget.take(slice.predicted()));
         }
-        slices.append(&mut found);
+        chosen.slices.append(&mut found);
     }
-    slices
+    chosen
 }
 
 /// All that could run, by urgency. A run in progress is as urgent as the media that wait behind it.
@@ -102,48 +139,54 @@ struct Chooser<'a> {
     cost: &'a CostModel,
     limits: &'a Limits,
     share: Share,
+    /// Of prompt rows: [`Kind::Prefill`] or [`Kind::Ride`].
+    kind: Kind,
 }
 
 impl Chooser<'_> {
     fn resume(&self, run: &Running) -> Option<Slice> {
-        let layer = self.cost.predict(Work { model: run.model, kind: Kind::Layer(run.tower), size: run.units });
-        let layers = self.layers(layer, Duration::ZERO, 1)?.min(run.left);
-        Some(Slice::Encode { work: EncodeWork::Resume(run.key), layers, predicted: times(layer, layers) })
+        let (spend, predicted) = self.spend(run, Duration::ZERO)?;
+        Some(Slice::Encode { work: EncodeWork::Resume(run.key), spend, predicted })
     }
 
     fn begin(&self, model: usize, tower: Tower) -> Option<Slice> {
         let media = self.media(model, tower);
+        let first = media.first()?;
         let units = media.iter().map(|medium| medium.units).sum();
         let begin = self.cost.predict(Work { model, kind: Kind::Begin(tower), size: units });
-        let layer = self.cost.predict(Work { model, kind: Kind::Layer(tower), size: units });
-        let layers = self.layers(layer, begin, 0)?;
+        // As the run will stand when it has begun; how many layers it has shows then.
+        let place = Place { part: EncoderPart::Enter, rows: units, whole: false };
+        let (key, claim, left) = (super::RunKey(u64::MAX), first.claim, usize::MAX);
+        let run = Running { key, model, tower, claim, units, left, place };
+        let (spend, predicted) = self.spend(&run, begin)?;
         let work = EncodeWork::Begin(media.iter().map(|medium| medium.key).collect());
-        Some(Slice::Encode { work, layers, predicted: begin.saturating_add(times(layer, layers)) })
+        Some(Slice::Encode { work, spend, predicted })
     }
 
-    /// Layers of this time, after a part of time `first` that cannot be left out; `least` if nothing else ran in this
-    /// round, and `None` when even that must wait.
-    fn layers(&self, layer: Duration, first: Duration, least: usize) -> Option<usize> {
+    /// What a run may spend after a part of time `before` that cannot be left out, and the time of both. `None` when it
+    /// must wait for another round.
+    fn spend(&self, run: &Running, before: Duration) -> Option<(Spend, Duration)> {
         let budget = match self.share {
             Share::Beside(budget) | Share::Device(budget) => budget,
-            Share::Everything => return Some(usize::MAX),
+            Share::Everything => return Some((Spend::Within(Duration::MAX), Duration::MAX)),
             Share::Nothing => return None,
         };
+        let all = || before.saturating_add(remaining(self.cost, run));
         if let Some(layers) = self.limits.slice_layers {
-            return budget.untouched().then_some(layers);
+            return budget.untouched().then(|| (Spend::Layers(layers), all().min(budget.left())));
         }
-        let fits = budget.left().checked_sub(first).map(|left| {
-            let layers = left.as_nanos() / layer.as_nanos().max(1);
-            usize::try_from(layers).unwrap_or(usize::MAX)
-        });
-        match fits {
-            Some(layers) if layers >= least => Some(layers),
-            _ => budget.untouched().then_some(least),
+        match budget.left().checked_sub(before) {
+            Some(left) => {
+                let first = next_piece(self.cost, run, left, budget.untouched())?;
+                Some((Spend::Within(left), all().min(budget.left()).max(before + first.predicted)))
+            }
+            // Beginning is a piece of its own.
+            None => budget.untouched().then_some((Spend::Within(Duration::ZERO), before)),
         }
     }
 
-    /// Media of one tower that run together: the most urgent one, and those behind it while a layer of all of them is
-    /// still a small piece.
+    /// Media of one tower that run together, whoever asked for them: the most urgent one, and those behind it while that
+    /// saves time.
     fn media(&self, model: usize, tower: Tower) -> Vec<&WaitingMedium> {
         let waiting = self.state.media.iter();
         let mut waiting: Vec<_> = waiting.filter(|m| (m.key.model, m.tower) == (model, tower)).collect();
@@ -151,12 +194,11 @@ impl Chooser<'_> {
         let mut chosen: Vec<&WaitingMedium> = Vec::new();
         let mut units = 0;
         for medium in waiting {
-            let together = units + medium.units;
-            let first = chosen.is_empty();
-            if !first && (medium.alone || !self.fit_together(model, tower, together)) {
+            let run = Work { model, kind: Kind::Layer(tower), size: units };
+            if !chosen.is_empty() && (medium.alone || !self.pays_together(run, medium.units)) {
                 continue;
             }
-            units = together;
+            units += medium.units;
             chosen.push(medium);
             if medium.alone || chosen.len() == MOST_MEDIA {
                 break;
@@ -165,14 +207,11 @@ impl Chooser<'_> {
         chosen
     }
 
-    fn fit_together(&self, model: usize, tower: Tower, units: usize) -> bool {
-        let layer = || self.cost.predict(Work { model, kind: Kind::Layer(tower), size: units });
-        units <= MOST_UNITS
-            && match self.share {
-                Share::Beside(budget) => layer() <= budget.left(),
-                Share::Device(_) | Share::Everything => true,
-                Share::Nothing => false,
-            }
+    /// Whether media of `units` in all and one more of `more` are faster together than apart.
+    fn pays_together(&self, work: Work, more: usize) -> bool {
+        let layer = |size| self.cost.predict(Work { size, ..work }).as_secs_f64();
+        let (together, apart) = (layer(work.size + more), layer(work.size) + layer(more));
+        work.size + more <= MOST_UNITS && together <= apart * (1.0 - LEAST_SAVING)
     }
 
     fn prefill(&self, model: usize) -> Vec<Slice> {
@@ -195,13 +234,13 @@ impl Chooser<'_> {
     /// The next prefill slice; takes its rows from `ready`.
     fn prefill_slice(&self, model: usize, ready: &mut Vec<Chunk>) -> Option<Slice> {
         let all: usize = ready.iter().map(|chunk| chunk.rows).sum();
-        let most = Work { model, kind: Kind::Prefill, size: all.min(self.limits.prefill_chunk) };
+        let most = Work { model, kind: self.kind, size: all.min(self.limits.prefill_chunk) };
         let mut rows = match self.share {
             Share::Everything => most.size,
             Share::Nothing => return None,
             Share::Device(budget) if budget.untouched() => most.size,
             Share::Beside(budget) | Share::Device(budget) => {
-                let least = most.size.min(LEAST_ROWS);
+                let least = if self.kind == Kind::Ride { 1 } else { most.size.min(LEAST_ROWS) };
                 match self.cost.size_within(most, budget.left()) {
                     rows if rows >= least => rows,
                     _ if budget.untouched() => least,
@@ -223,8 +262,4 @@ impl Chooser<'_> {
         ready.retain(|chunk| chunk.rows > 0);
         Some(Slice::Prefill { model, chunks, predicted })
     }
-}
-
-fn times(layer: Duration, layers: usize) -> Duration {
-    u32::try_from(layers).ok().and_then(|layers| layer.checked_mul(layers)).unwrap_or(Duration::MAX)
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::device::shared::MediaKey;
+use crate::families::Place;
 use crate::request::Class;
 
 /// A request on the device, numbered in order of arrival.
@@ -27,6 +28,19 @@ pub(crate) enum Tower {
 pub(crate) struct Claim {
     pub(crate) class: Class,
     pub(crate) since: Duration,
+    /// When the answer is no longer wanted.
+    pub(crate) deadline: Option<Duration>,
+}
+
+impl Claim {
+    /// The claim of both: the more urgent of each.
+    pub(crate) fn with(self, other: Self) -> Self {
+        let deadline = match (self.deadline, other.deadline) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        Self { class: self.class.min(other.class), since: self.since.min(other.since), deadline }
+    }
 }
 
 /// Room of a model.
@@ -87,8 +101,10 @@ pub(crate) struct Running {
     pub(crate) claim: Claim,
     /// Patches or frames, over all media of the run.
     pub(crate) units: usize,
-    /// Layers to go.
+    /// Layers that are not finished.
     pub(crate) left: usize,
+    /// Where it stands.
+    pub(crate) place: Place,
 }
 
 /// State at one beat.

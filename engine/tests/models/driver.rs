@@ -1,6 +1,6 @@
 //! The plainest loop that makes a model answer: one page pool, all prompts in one batch, the largest logit wins.
 
-use weft_engine::families::{Loaded, MediaRows, PromptPart, StepBatch, StepSequence};
+use weft_engine::families::{Loaded, MediaRows, Piece, PromptPart, StepBatch, StepSequence};
 use weft_engine::media::Medium;
 use weft_kernels::{Backend, CpuBackend};
 
@@ -162,6 +162,24 @@ pub(crate) fn encode(
         }
         assert!(run.done() > before && run.done() < total);
     }
+}
+
+/// Encodes media of one tower together, `rows` rows at a time; counts the launches.
+pub(crate) fn encode_in_pieces(
+    backend: &CpuBackend,
+    model: &Loaded<CpuBackend>,
+    media: &[&Medium],
+    rows: usize,
+) -> (Vec<Tensor>, usize) {
+    let mut run = model.begin_encode(backend, media).unwrap();
+    for launches in 1.. {
+        let before = run.place();
+        if let Some(done) = model.advance_piece(backend, &mut run, Piece::Rows(rows)).unwrap() {
+            return (done, launches);
+        }
+        assert_ne!(run.place(), before, "a piece that did nothing");
+    }
+    unreachable!("a run ends")
 }
 
 /// Largest difference, relative to the largest expected value.

@@ -7,7 +7,7 @@ use weft_engine::handle::Precision;
 use weft_engine::media::Medium;
 use weft_kernels::{Backend, CpuBackend};
 
-use crate::driver::{PAGE_TOKENS, Prompt, Tensor, answer, difference, encode, relative_error};
+use crate::driver::{PAGE_TOKENS, Prompt, Tensor, answer, difference, encode, encode_in_pieces, relative_error};
 use crate::golden::{self, Case, Prepared};
 
 const STEPS: usize = 32;
@@ -73,6 +73,14 @@ fn a_medium_is_encoded_alike_alone_in_a_batch_and_in_slices() {
             for layers in [1, 2, 3, usize::MAX] {
                 let alone = encode(&backend, &model, &[*medium], layers).remove(0);
                 assert!(backend.download(&alone).unwrap() == together, "slices of {layers} layers");
+            }
+        }
+        for rows in [1, 7, 33, usize::MAX] {
+            let (pieces, launches) = encode_in_pieces(&backend, &model, &tower, rows);
+            assert!(launches >= 2 * 5, "{launches} pieces of {rows} rows");
+            for (piece, together) in pieces.iter().zip(&together) {
+                let (piece, together) = (backend.download(piece).unwrap(), backend.download(together).unwrap());
+                assert!(piece == together, "pieces of {rows} rows");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use weft_engine::ErrorKind;
 use weft_engine::checkpoint::Checkpoint;
-use weft_engine::families::{Loaded, PromptPart, StepBatch, StepSequence};
+use weft_engine::families::{Loaded, Piece, PromptPart, StepBatch, StepSequence};
 use weft_engine::media::Medium;
 use weft_kernels::{Backend, CpuBackend};
 
@@ -54,6 +54,17 @@ impl Rig {
                 return encoded;
             }
             assert_eq!(run.done(), before + layers);
+        }
+    }
+
+    /// Encoder output, in pieces of `rows` rows.
+    fn encode_in_pieces(&self, media: &[&Medium], rows: usize) -> Vec<Tensor> {
+        let mut run = self.loaded.begin_encode(&self.backend, media).expect("begins");
+        loop {
+            let piece = Piece::Rows(rows);
+            if let Some(encoded) = self.loaded.advance_piece(&self.backend, &mut run, piece).expect("advances") {
+                return encoded;
+            }
         }
     }
 
@@ -150,6 +161,11 @@ fn a_clip_is_encoded_the_same_alone_in_a_batch_and_in_slices() {
         let together = rig.encode(&clips.iter().collect::<Vec<_>>(), layers);
         let together: Vec<_> = together.iter().map(|encoded| rig.values(encoded)).collect();
         assert_eq!(together, alone, "slices of {layers}");
+    }
+    for rows in [1, 7, 4096] {
+        let together = rig.encode_in_pieces(&clips.iter().collect::<Vec<_>>(), rows);
+        let together: Vec<_> = together.iter().map(|encoded| rig.values(encoded)).collect();
+        assert_eq!(together, alone, "pieces of {rows} rows");
     }
 }
 

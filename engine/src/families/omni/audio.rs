@@ -13,6 +13,7 @@ use super::config::AudioConfig;
 use crate::checkpoint::Loader;
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::families::linear::{Linear, group};
+use crate::families::walk::{Piece, Tower, Walk, slice};
 use crate::media::LogMel;
 
 /// PyTorch's default, which the reference leaves alone.
@@ -52,27 +53,26 @@ struct Norm<B: Backend> {
     bias: B::Tensor,
 }
 
-/// Work of the tower on a batch of clips; can stop after any layer.
+/// Work of the tower on a batch of clips; can stop after any piece.
 pub struct AudioRun<B: Backend> {
-    hidden: B::Tensor,
+    pub(in crate::families) walk: Walk<B>,
+    batch: Batch,
+}
+
+/// The clips of a run.
+struct Batch {
+    /// Frames of each chunk.
+    frames: Vec<Range<usize>>,
     /// Rows of each chunk.
     chunks: Vec<Segment>,
     /// Rows of each clip.
     clips: Vec<Range<usize>>,
-    layers: usize,
-    done: usize,
 }
 
-impl<B: Backend> AudioRun<B> {
-    /// Layers in all.
-    pub fn layers(&self) -> usize {
-        self.layers
-    }
-
-    /// Layers that have run.
-    pub fn done(&self) -> usize {
-        self.done
-    }
+/// The tower at work on one run.
+struct AtWork<'a, B: Backend> {
+    tower: &'a AudioTower<B>,
+    batch: &'a Batch,
 }
 
 impl<B: Backend> AudioTower<B> {
@@ -107,10 +107,10 @@ impl<B: Backend> AudioTower<B> {
         })
     }
 
-    /// Convolutions and positions of all clips; no layer has run yet.
+    /// Frames of all clips below one another; nothing has run yet.
     pub(super) fn begin(&self, backend: &B, clips: &[&LogMel]) -> Result<AudioRun<B>> {
         let mut values = Vec::with_capacity(clips.iter().map(|clip| clip.values.len()).sum());
-        let (mut frames, mut rows, mut positions) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut frames, mut rows) = (Vec::new(), Vec::new());
         let (mut frame, mut row) = (0, 0);
         let mut clip_rows = Vec::new();
         for clip in clips {
@@ -122,19 +122,14 @@ impl<B: Backend> AudioTower<B> {
                 let convolved = (len - 1) / 2 + 1;
                 frames.push(frame..frame + len);
                 rows.push(Segment::both(row..row + convolved));
-                positions.extend(0..convolved as u32);
                 frame += len;
                 row += convolved;
             }
             clip_rows.push(first_row..row);
         }
         let x = backend.upload(frame, self.config.bins, &values)?;
-        let x = backend.conv1d(&x, &self.first.0, Some(&self.first.1), &frames, FIRST)?;
-        let x = backend.activate(&x, Activation::Gelu)?;
-        let x = backend.conv1d(&x, &self.second.0, Some(&self.second.1), &frames, SECOND)?;
-        let x = backend.activate(&x, Activation::Gelu)?;
-        let hidden = backend.add(&x, &backend.gather_rows(&self.positions, &positions)?)?;
-        Ok(AudioRun { hidden, chunks: rows, clips: clip_rows, layers: self.layers.len(), done: 0 })
+        let batch = Batch { frames, chunks: rows, clips: clip_rows };
+        Ok(AudioRun { walk: Walk::new(backend, x, self.layers.len()), batch })
     }
 
     fn check(&self, clip: &LogMel) -> Result<()> {
@@ -152,27 +147,82 @@ impl<B: Backend> AudioTower<B> {
 
     /// See [`crate::families::Loaded::advance`].
     pub fn advance(&self, backend: &B, run: &mut AudioRun<B>, layers: usize) -> Result<Option<Vec<B::Tensor>>> {
-        let end = run.done.saturating_add(layers).min(run.layers);
-        for layer in run.done..end {
-            run.hidden = self.layers[layer].forward(self, backend, &run.hidden, &run.chunks)?;
-            run.done = layer + 1;
-        }
-        if run.done < run.layers { Ok(None) } else { self.project(backend, run).map(Some) }
+        let AudioRun { walk, batch } = run;
+        let tokens = walk.advance(backend, &AtWork { tower: self, batch }, layers)?;
+        tokens.map(|tokens| batch.outputs(backend, &tokens)).transpose()
     }
 
-    fn project(&self, backend: &B, run: &AudioRun<B>) -> Result<Vec<B::Tensor>> {
-        let pooled = backend.mean_rows(&run.hidden, &run.clips, POOLED)?;
-        let tokens = self.projection.forward(backend, &self.norm.forward(backend, &pooled)?)?;
+    /// See [`crate::families::Loaded::advance_piece`].
+    pub fn advance_piece(&self, backend: &B, run: &mut AudioRun<B>, piece: Piece) -> Result<Option<Vec<B::Tensor>>> {
+        let AudioRun { walk, batch } = run;
+        let tokens = walk.piece(backend, &AtWork { tower: self, batch }, piece)?;
+        tokens.map(|tokens| batch.outputs(backend, &tokens)).transpose()
+    }
+}
+
+impl Batch {
+    /// The tokens of each clip.
+    fn outputs<B: Backend>(&self, backend: &B, tokens: &B::Tensor) -> Result<Vec<B::Tensor>> {
         let mut start = 0;
-        run.clips
-            .iter()
-            .map(|rows| {
-                let count = (rows.len() / POOLED) as u32;
-                let own: Vec<u32> = (start..start + count).collect();
-                start += count;
-                Ok(backend.gather_rows(&tokens, &own)?)
-            })
-            .collect()
+        let own = |rows: &Range<usize>| {
+            let count = (rows.len() / POOLED) as u32;
+            let own: Vec<u32> = (start..start + count).collect();
+            start += count;
+            Ok(backend.gather_rows(tokens, &own)?)
+        };
+        self.clips.iter().map(own).collect()
+    }
+}
+
+impl<B: Backend> Tower<B> for AtWork<'_, B> {
+    /// Whole chunks, at least one: a convolution needs its neighbours.
+    fn enter(&self, backend: &B, input: &B::Tensor, from: usize, most: usize) -> Result<(B::Tensor, usize)> {
+        let all = self.batch.frames.last().map_or(0, |chunk| chunk.end);
+        let rest = self.batch.frames.iter().skip_while(|chunk| chunk.end <= from);
+        let until = from.saturating_add(most);
+        let chunks: Vec<_> =
+            rest.enumerate().take_while(|(n, chunk)| *n == 0 || chunk.end <= until).map(|(_, chunk)| chunk).collect();
+        let end = chunks.last().map_or(all, |chunk| chunk.end);
+        let frames: Vec<_> = chunks.iter().map(|chunk| chunk.start - from..chunk.end - from).collect();
+        let positions = chunks.iter().flat_map(|chunk| 0..((chunk.len() - 1) / 2 + 1) as u32).collect::<Vec<_>>();
+        let AudioTower { first, second, .. } = self.tower;
+        let x = slice(backend, input, from..end, all)?;
+        let x = backend.conv1d(&x, &first.0, Some(&first.1), &frames, FIRST)?;
+        let x = backend.activate(&x, Activation::Gelu)?;
+        let x = backend.conv1d(&x, &second.0, Some(&second.1), &frames, SECOND)?;
+        let x = backend.activate(&x, Activation::Gelu)?;
+        Ok((backend.add(&x, &backend.gather_rows(&self.tower.positions, &positions)?)?, end))
+    }
+
+    fn project(&self, backend: &B, layer: usize, x: &B::Tensor, _rows: Range<usize>) -> Result<[B::Tensor; 3]> {
+        let layer = &self.tower.layers[layer];
+        let normed = layer.attention_norm.forward(backend, x)?;
+        group(backend, &normed, [&layer.query, &layer.key, &layer.value])
+    }
+
+    fn attention(&self, _layer: usize) -> (&[Segment], &AttentionSpec) {
+        (&self.batch.chunks, &self.tower.attention)
+    }
+
+    fn finish(&self, backend: &B, layer: usize, x: &B::Tensor, attended: &B::Tensor) -> Result<B::Tensor> {
+        let layer = &self.tower.layers[layer];
+        let x = backend.add(x, &layer.output.forward(backend, attended)?)?;
+        let normed = layer.product_norm.forward(backend, &x)?;
+        let inner = backend.activate(&layer.inner.forward(backend, &normed)?, self.tower.config.activation)?;
+        Ok(backend.add(&x, &layer.outer.forward(backend, &inner)?)?)
+    }
+
+    /// Whole clips, at least one: rows are averaged over a clip.
+    fn leave(&self, backend: &B, x: &B::Tensor, from: usize, most: usize) -> Result<(B::Tensor, usize)> {
+        let all = self.batch.clips.last().map_or(0, |clip| clip.end);
+        let rest = self.batch.clips.iter().skip_while(|clip| clip.end <= from);
+        let until = from.saturating_add(most);
+        let clips: Vec<_> =
+            rest.enumerate().take_while(|(n, clip)| *n == 0 || clip.end <= until).map(|(_, clip)| clip).collect();
+        let end = clips.last().map_or(all, |clip| clip.end);
+        let rows: Vec<_> = clips.iter().map(|clip| clip.start - from..clip.end - from).collect();
+        let pooled = backend.mean_rows(&slice(backend, x, from..end, all)?, &rows, POOLED)?;
+        Ok((self.tower.projection.forward(backend, &self.tower.norm.forward(backend, &pooled)?)?, end))
     }
 }
 
@@ -190,16 +240,6 @@ impl<B: Backend> Layer<B> {
             inner: Linear::load(loader, &name("fc1"), [inner, width], true)?,
             outer: Linear::load(loader, &name("fc2"), [width, inner], true)?,
         })
-    }
-
-    fn forward(&self, tower: &AudioTower<B>, backend: &B, x: &B::Tensor, chunks: &[Segment]) -> Result<B::Tensor> {
-        let normed = self.attention_norm.forward(backend, x)?;
-        let [query, key, value] = group(backend, &normed, [&self.query, &self.key, &self.value])?;
-        let attended = backend.attention(&query, &key, &value, chunks, &tower.attention)?;
-        let x = backend.add(x, &self.output.forward(backend, &attended)?)?;
-        let normed = self.product_norm.forward(backend, &x)?;
-        let inner = backend.activate(&self.inner.forward(backend, &normed)?, tower.config.activation)?;
-        Ok(backend.add(&x, &self.outer.forward(backend, &inner)?)?)
     }
 }
 

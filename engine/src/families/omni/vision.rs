@@ -4,13 +4,14 @@
 use std::ops::Range;
 
 use weft_kernels::Backend;
-use weft_kernels::shapes::{AttentionSpec, Mask, RotaryFrequencies, Segment};
+use weft_kernels::shapes::{Activation, AttentionSpec, Mask, RotaryFrequencies, Segment};
 
 use super::config::VisionConfig;
 use super::windows::{WindowOrder, patch_positions};
 use crate::checkpoint::Loader;
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::families::linear::{Linear, group};
+use crate::families::walk::{Piece, Tower, Walk, slice};
 use crate::media::Patches;
 
 /// The reference fixes it in code, not in the config.
@@ -40,29 +41,27 @@ struct Block<B: Backend> {
     down: Linear<B>,
 }
 
-/// Work of the tower on a batch of pictures; can stop after any layer.
+/// Work of the tower on a batch of pictures; can stop after any piece.
 pub struct VisionRun<B: Backend> {
-    hidden: B::Tensor,
+    pub(in crate::families) walk: Walk<B>,
+    batch: Batch<B>,
+}
+
+/// The pictures of a run.
+struct Batch<B: Backend> {
+    patches: usize,
     /// Cosines and sines, in window order.
     rotary: B::Tensor,
     windows: Vec<Segment>,
     pictures: Vec<Segment>,
     /// Tower place of every token, one list a picture.
     places: Vec<Vec<u32>>,
-    layers: usize,
-    done: usize,
 }
 
-impl<B: Backend> VisionRun<B> {
-    /// Layers in all.
-    pub fn layers(&self) -> usize {
-        self.layers
-    }
-
-    /// Layers that have run.
-    pub fn done(&self) -> usize {
-        self.done
-    }
+/// The tower at work on one run.
+struct AtWork<'a, B: Backend> {
+    tower: &'a VisionTower<B>,
+    batch: &'a Batch<B>,
 }
 
 impl<B: Backend> VisionTower<B> {
@@ -118,15 +117,9 @@ impl<B: Backend> VisionTower<B> {
             start += picture.grid.patches();
         }
         let x = backend.upload(start, width, &values)?;
-        Ok(VisionRun {
-            hidden: self.patch.forward(backend, &x)?,
-            rotary: backend.rotary_table(&self.rotary, &positions, 2)?,
-            windows,
-            pictures: whole,
-            places,
-            layers: self.blocks.len(),
-            done: 0,
-        })
+        let rotary = backend.rotary_table(&self.rotary, &positions, 2)?;
+        let batch = Batch { patches: start, rotary, windows, pictures: whole, places };
+        Ok(VisionRun { walk: Walk::new(backend, x, self.blocks.len()), batch })
     }
 
     fn check(&self, picture: &Patches) -> Result<()> {
@@ -148,24 +141,57 @@ impl<B: Backend> VisionTower<B> {
 
     /// See [`crate::families::Loaded::advance`].
     pub fn advance(&self, backend: &B, run: &mut VisionRun<B>, layers: usize) -> Result<Option<Vec<B::Tensor>>> {
-        let end = run.done.saturating_add(layers).min(run.layers);
-        for layer in run.done..end {
-            let segments = if self.config.full_layers.contains(&layer) { &run.pictures } else { &run.windows };
-            run.hidden = self.blocks[layer].forward(self, backend, run, segments)?;
-            run.done = layer + 1;
-        }
-        if run.done < run.layers { Ok(None) } else { self.merge(backend, run).map(Some) }
+        let VisionRun { walk, batch } = run;
+        let tokens = walk.advance(backend, &AtWork { tower: self, batch }, layers)?;
+        tokens.map(|tokens| batch.outputs(backend, &tokens)).transpose()
     }
 
-    fn merge(&self, backend: &B, run: &VisionRun<B>) -> Result<Vec<B::Tensor>> {
-        let normed = backend.rms_norm(&run.hidden, &self.merger_norm, EPS)?;
+    /// See [`crate::families::Loaded::advance_piece`].
+    pub fn advance_piece(&self, backend: &B, run: &mut VisionRun<B>, piece: Piece) -> Result<Option<Vec<B::Tensor>>> {
+        let VisionRun { walk, batch } = run;
+        let tokens = walk.piece(backend, &AtWork { tower: self, batch }, piece)?;
+        tokens.map(|tokens| batch.outputs(backend, &tokens)).transpose()
+    }
+}
+
+impl<B: Backend> Batch<B> {
+    /// The tokens of each picture, out of window order.
+    fn outputs(&self, backend: &B, tokens: &B::Tensor) -> Result<Vec<B::Tensor>> {
+        self.places.iter().map(|places| Ok(backend.gather_rows(tokens, places)?)).collect()
+    }
+}
+
+impl<B: Backend> Tower<B> for AtWork<'_, B> {
+    fn enter(&self, backend: &B, input: &B::Tensor, from: usize, most: usize) -> Result<(B::Tensor, usize)> {
+        let all = self.batch.patches;
+        let end = from.saturating_add(most).min(all);
+        Ok((self.tower.patch.forward(backend, &slice(backend, input, from..end, all)?)?, end))
+    }
+
+    fn project(&self, backend: &B, layer: usize, x: &B::Tensor, rows: Range<usize>) -> Result<[B::Tensor; 3]> {
+        let rotary = slice(backend, &self.batch.rotary, rows, self.batch.patches)?;
+        self.tower.blocks[layer].project(self.tower, backend, x, &rotary)
+    }
+
+    fn attention(&self, layer: usize) -> (&[Segment], &AttentionSpec) {
+        let whole = self.tower.config.full_layers.contains(&layer);
+        (if whole { &self.batch.pictures } else { &self.batch.windows }, &self.tower.attention)
+    }
+
+    fn finish(&self, backend: &B, layer: usize, x: &B::Tensor, attended: &B::Tensor) -> Result<B::Tensor> {
+        self.tower.blocks[layer].finish(self.tower, backend, x, attended)
+    }
+
+    /// One token of each block of patches.
+    fn leave(&self, backend: &B, x: &B::Tensor, from: usize, most: usize) -> Result<(B::Tensor, usize)> {
+        let (tower, all) = (self.tower, self.batch.patches);
+        let unit = tower.config.merge * tower.config.merge;
+        let end = from.saturating_add(most.checked_next_multiple_of(unit).unwrap_or(all)).min(all);
+        let normed = backend.rms_norm(&slice(backend, x, from..end, all)?, &tower.merger_norm, EPS)?;
         let (rows, hidden) = backend.shape(&normed);
-        let unit = self.config.merge * self.config.merge;
         let merged = backend.reshape(&normed, rows / unit, hidden * unit)?;
-        let inner =
-            backend.activate(&self.merger_in.forward(backend, &merged)?, weft_kernels::shapes::Activation::Gelu)?;
-        let tokens = self.merger_out.forward(backend, &inner)?;
-        run.places.iter().map(|places| Ok(backend.gather_rows(&tokens, places)?)).collect()
+        let inner = backend.activate(&tower.merger_in.forward(backend, &merged)?, Activation::Gelu)?;
+        Ok((tower.merger_out.forward(backend, &inner)?, end))
     }
 }
 
@@ -186,21 +212,21 @@ impl<B: Backend> Block<B> {
         })
     }
 
-    fn forward(
+    fn project(
         &self,
         tower: &VisionTower<B>,
         backend: &B,
-        run: &VisionRun<B>,
-        segments: &[Segment],
-    ) -> Result<B::Tensor> {
-        let (x, rotary) = (&run.hidden, &run.rotary);
+        x: &B::Tensor,
+        rotary: &B::Tensor,
+    ) -> Result<[B::Tensor; 3]> {
         let head_dim = tower.attention.head_dim;
         let normed = backend.rms_norm(x, &self.attention_norm, EPS)?;
         let [query, key, value] = group(backend, &normed, [&self.query, &self.key, &self.value])?;
-        let query = backend.rotary(&query, rotary, head_dim)?;
-        let key = backend.rotary(&key, rotary, head_dim)?;
-        let attended = backend.attention(&query, &key, &value, segments, &tower.attention)?;
-        let attended = self.output.forward(backend, &attended)?;
+        Ok([backend.rotary(&query, rotary, head_dim)?, backend.rotary(&key, rotary, head_dim)?, value])
+    }
+
+    fn finish(&self, tower: &VisionTower<B>, backend: &B, x: &B::Tensor, attended: &B::Tensor) -> Result<B::Tensor> {
+        let attended = self.output.forward(backend, attended)?;
         let (sum, normed) = backend.add_rms_norm(&attended, x, &self.product_norm, EPS)?;
         let [gate, up] = group(backend, &normed, [&self.gate, &self.up])?;
         let inner = backend.gated(&gate, &up, tower.config.activation)?;

@@ -4,8 +4,8 @@
 //! [3000, bins] -conv, gelu-> [3000, width] -conv stride 2, gelu-> [1500, width] + positions -blocks-> norm
 //! ```
 //!
-//! Clips of a batch lie one below another and never see each other. The convolutions count as the first layer, so a run
-//! can stop after them and after every block.
+//! Clips of a batch lie one below another and never see each other. A run can stop between any two pieces; the
+//! convolutions of a clip are one.
 //!
 //! Source: Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision" (2022), section 2.2.
 
@@ -18,6 +18,7 @@ use super::config::WhisperConfig;
 use super::layers::{Attention, FeedForward, Norm, heads};
 use crate::checkpoint::Loader;
 use crate::error::{EngineError, ErrorKind, Result};
+use crate::families::walk::{Piece, Tower, Walk, slice};
 use crate::media::{LogMel, Medium};
 
 const KERNEL: usize = 3;
@@ -42,25 +43,19 @@ struct Block<B: Backend> {
     feed_forward: FeedForward<B>,
 }
 
-/// Work of the encoder that can stop after any layer; the convolutions are the first.
+/// Work of the encoder that can stop after any piece.
 pub struct WhisperRun<B: Backend> {
+    pub(in crate::families) walk: Walk<B>,
     clips: usize,
-    layers: usize,
-    done: usize,
-    /// Log-mel frames at first, then the rows of the last finished layer.
-    hidden: B::Tensor,
+    /// Rows of each clip.
+    segments: Vec<Segment>,
 }
 
-impl<B: Backend> WhisperRun<B> {
-    /// Layers in all.
-    pub fn layers(&self) -> usize {
-        self.layers
-    }
-
-    /// Layers that have run.
-    pub fn done(&self) -> usize {
-        self.done
-    }
+/// The encoder at work on one run.
+struct AtWork<'a, B: Backend> {
+    encoder: &'a Encoder<B>,
+    clips: usize,
+    segments: &'a [Segment],
 }
 
 impl<B: Backend> Encoder<B> {
@@ -102,7 +97,8 @@ impl<B: Backend> Encoder<B> {
                 backend.upload(many.len() * self.frames, self.bins, &values)?
             }
         };
-        Ok(WhisperRun { clips: mels.len(), layers: 1 + self.blocks.len(), done: 0, hidden })
+        let segments = segments(mels.len(), self.frames / WhisperConfig::STRIDE).map(Segment::both).collect();
+        Ok(WhisperRun { walk: Walk::new(backend, hidden, self.blocks.len()), clips: mels.len(), segments })
     }
 
     fn check<'m>(&self, medium: &'m Medium) -> Result<&'m LogMel> {
@@ -130,46 +126,70 @@ impl<B: Backend> Encoder<B> {
         run: &mut WhisperRun<B>,
         layers: usize,
     ) -> Result<Option<Vec<B::Tensor>>> {
-        for _ in 0..layers.min(run.layers - run.done) {
-            run.hidden = match run.done.checked_sub(1) {
-                None => self.convolve(backend, run)?,
-                Some(block) => self.block(backend, &self.blocks[block], run)?,
-            };
-            run.done += 1;
-        }
-        if run.done < run.layers {
-            return Ok(None);
-        }
-        let encoded = self.norm.run(backend, &run.hidden)?;
-        if run.clips == 1 {
-            return Ok(Some(vec![encoded]));
+        let WhisperRun { walk, clips, segments } = run;
+        let encoded = walk.advance(backend, &AtWork { encoder: self, clips: *clips, segments }, layers)?;
+        encoded.map(|encoded| self.outputs(backend, encoded, *clips)).transpose()
+    }
+
+    /// Runs one piece; gives one tensor a clip when it was the last.
+    pub(super) fn advance_piece(
+        &self,
+        backend: &B,
+        run: &mut WhisperRun<B>,
+        piece: Piece,
+    ) -> Result<Option<Vec<B::Tensor>>> {
+        let WhisperRun { walk, clips, segments } = run;
+        let encoded = walk.piece(backend, &AtWork { encoder: self, clips: *clips, segments }, piece)?;
+        encoded.map(|encoded| self.outputs(backend, encoded, *clips)).transpose()
+    }
+
+    fn outputs(&self, backend: &B, encoded: B::Tensor, clips: usize) -> Result<Vec<B::Tensor>> {
+        if clips == 1 {
+            return Ok(vec![encoded]);
         }
         let clip = |rows: Range<usize>| {
             let rows: Vec<u32> = rows.map(|row| row as u32).collect();
             Ok(backend.gather_rows(&encoded, &rows)?)
         };
-        segments(run.clips, self.frames / WhisperConfig::STRIDE).map(clip).collect::<Result<_>>().map(Some)
+        segments(clips, self.frames / WhisperConfig::STRIDE).map(clip).collect()
+    }
+}
+
+impl<B: Backend> Tower<B> for AtWork<'_, B> {
+    /// Whole clips, at least one: a convolution needs its neighbours.
+    fn enter(&self, backend: &B, input: &B::Tensor, from: usize, most: usize) -> Result<(B::Tensor, usize)> {
+        let Encoder { frames, convolutions, positions, .. } = self.encoder;
+        let clips = (most / frames).clamp(1, self.clips - from / frames);
+        let end = from + clips * frames;
+        let ranges: Vec<_> = segments(clips, *frames).collect();
+        let [(first, first_bias), (second, second_bias)] = convolutions;
+        let x = slice(backend, input, from..end, self.clips * frames)?;
+        let x = backend.conv1d(&x, first, Some(first_bias), &ranges, FIRST)?;
+        let x = backend.activate(&x, Activation::Gelu)?;
+        let x = backend.conv1d(&x, second, Some(second_bias), &ranges, SECOND)?;
+        let x = backend.activate(&x, Activation::Gelu)?;
+        let positions = if clips == 1 { positions } else { &backend.concat_rows(&vec![positions; clips])? };
+        Ok((backend.add(&x, positions)?, end))
     }
 
-    fn convolve(&self, backend: &B, run: &WhisperRun<B>) -> Result<B::Tensor> {
-        let frames: Vec<_> = segments(run.clips, self.frames).collect();
-        let [(first, first_bias), (second, second_bias)] = &self.convolutions;
-        let x = backend.conv1d(&run.hidden, first, Some(first_bias), &frames, FIRST)?;
-        let x = backend.activate(&x, Activation::Gelu)?;
-        let x = backend.conv1d(&x, second, Some(second_bias), &frames, SECOND)?;
-        let x = backend.activate(&x, Activation::Gelu)?;
-        if run.clips == 1 {
-            return Ok(backend.add(&x, &self.positions)?);
-        }
-        Ok(backend.add(&x, &backend.concat_rows(&vec![&self.positions; run.clips])?)?)
+    fn project(&self, backend: &B, layer: usize, x: &B::Tensor, _rows: Range<usize>) -> Result<[B::Tensor; 3]> {
+        let block = &self.encoder.blocks[layer];
+        block.attention.project(backend, &block.norm.run(backend, x)?)
     }
 
-    fn block(&self, backend: &B, block: &Block<B>, run: &WhisperRun<B>) -> Result<B::Tensor> {
-        let clips: Vec<_> = segments(run.clips, self.frames / WhisperConfig::STRIDE).map(Segment::both).collect();
-        let [q, k, v] = block.attention.project(backend, &block.norm.run(backend, &run.hidden)?)?;
-        let attended = backend.attention(&q, &k, &v, &clips, &self.spec)?;
-        let x = block.attention.finish(backend, &run.hidden, &attended)?;
-        block.feed_forward.run(backend, &x)
+    fn attention(&self, _layer: usize) -> (&[Segment], &AttentionSpec) {
+        (self.segments, &self.encoder.spec)
+    }
+
+    fn finish(&self, backend: &B, layer: usize, x: &B::Tensor, attended: &B::Tensor) -> Result<B::Tensor> {
+        let block = &self.encoder.blocks[layer];
+        block.feed_forward.run(backend, &block.attention.finish(backend, x, attended)?)
+    }
+
+    fn leave(&self, backend: &B, x: &B::Tensor, from: usize, most: usize) -> Result<(B::Tensor, usize)> {
+        let all = self.clips * self.encoder.frames / WhisperConfig::STRIDE;
+        let end = from.saturating_add(most).min(all);
+        Ok((self.encoder.norm.run(backend, &slice(backend, x, from..end, all)?)?, end))
     }
 }
 

@@ -81,6 +81,16 @@ impl<B: Backend> Whisper<B> {
         self.encoder.advance(backend, run, layers)
     }
 
+    /// See [`super::Loaded::advance_piece`].
+    pub fn advance_piece(
+        &self,
+        backend: &B,
+        run: &mut WhisperRun<B>,
+        piece: super::Piece,
+    ) -> Result<Option<Vec<B::Tensor>>> {
+        self.encoder.advance_piece(backend, run, piece)
+    }
+
     /// See [`super::Loaded::step`].
     pub fn step(&self, backend: &B, batch: &StepBatch<'_, B>, pages: &mut [B::Pages]) -> Result<Option<B::Tensor>> {
         self.decoder.step(backend, batch, pages)

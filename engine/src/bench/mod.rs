@@ -3,8 +3,12 @@
 //! Times come from the device thread's own records of its launches, so that channels and callers are not in them; rates
 //! over a whole run include everything. Every figure is a median of repeats after a warm-up.
 
+pub mod mixed;
+mod random;
+
 use std::time::{Duration, Instant};
 
+pub use random::write_checkpoint;
 pub use weft_kernels::measure::{GpuCeilings, copy_bandwidth};
 
 use crate::error::{EngineError, ErrorKind, Result};
@@ -115,16 +119,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const WARM_UP: usize = 4;
 
 fn start(model: &Model, context: usize, answer: usize, seed: u64) -> Result<crate::handle::TokenStream> {
-    let vocabulary = model.card().vocabulary as u64;
-    // A multiplicative generator: prompts differ, runs repeat.
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let ids = (0..context.max(1)).map(|_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 33) % vocabulary) as u32
-    });
     model.generate(Generate {
         id: RequestId(u64::MAX - seed),
-        prompt: vec![Segment::Text(ids.collect())],
+        prompt: vec![Segment::Text(ids(model, context, seed))],
         sampling: Sampling::default(),
         rules: TokenRules::Free,
         end_tokens: Vec::new(),
@@ -133,6 +130,18 @@ fn start(model: &Model, context: usize, answer: usize, seed: u64) -> Result<crat
         class: Class::Interactive,
         deadline: None,
     })
+}
+
+/// A random prompt.
+fn ids(model: &Model, count: usize, seed: u64) -> Vec<u32> {
+    let vocabulary = model.card().vocabulary as u64;
+    // A multiplicative generator: prompts differ, runs repeat.
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % vocabulary) as u32
+    };
+    (0..count.max(1)).map(next).collect()
 }
 
 fn drain(mut stream: crate::handle::TokenStream) -> Result<()> {

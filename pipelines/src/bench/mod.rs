@@ -1,5 +1,8 @@
 //! Benchmarks as lines with stable fields: what `weft bench` prints.
 
+pub mod mixed;
+pub mod simulated;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
