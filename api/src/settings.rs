@@ -127,7 +127,7 @@ impl WrittenObjectives {
         for (name, value) in [("inter_token_ms", self.inter_token_ms), ("first_token_ms", self.first_token_ms)] {
             if value.is_some_and(|ms| !(ms > 0.0 && ms <= 3.6e6)) {
                 let detail = format!("slo.{name} must be over 0 and at most 3600000 (an hour)");
-                return Err(Error::new(ErrorKind::Malformed, detail).about(&format!("slo.{name}")));
+                return Err(Error::new(ErrorKind::Malformed, detail).about(format!("slo.{name}")));
             }
         }
         Ok(Objectives {

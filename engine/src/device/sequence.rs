@@ -206,7 +206,7 @@ impl Sequence {
 
     /// Most answer tokens that may still come.
     pub(super) fn expects(&self) -> usize {
-        self.max_tokens - self.produced.min(self.max_tokens)
+        self.max_tokens - self.produced().min(self.max_tokens)
     }
 
     /// Its reader went away.

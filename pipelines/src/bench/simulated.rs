@@ -58,10 +58,6 @@ mod tests {
     const TABLE: &str = include_str!("../../../samples/bench/h200.json");
     const TRACE: &str = include_str!("../../../samples/bench/mixed-120s.jsonl");
 
-    fn by_policy(reports: &[Report], policy: &str) -> Report {
-        reports.iter().find(|report| report.policy == policy).expect("every policy is simulated").clone()
-    }
-
     #[test]
     fn the_shipped_table_and_trace_are_read_and_all_requests_end() {
         assert!(replay(TRACE).expect("a trace").len() > 3000);
