@@ -98,6 +98,8 @@ def clip_batch(kit, budget, ask=None, count=None, seconds=None):
         fit = seconds or next((s for s in SECONDS if len(x) / RATES[0] < s - .05), None)
         if fit is None or len(x) / RATES[0] > fit:
             continue
+        if not seconds and r.random() < .3:
+            fit = r.choice([s for s in SECONDS if s >= fit])  # a few words in a long silence, too
         row = kit.rows.row(r, question, answer, round(fit * 25) + WORDS, clip=round(fit * 25))
         if row is None:
             continue

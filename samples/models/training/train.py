@@ -272,6 +272,8 @@ def main():
     result = t.exam(cases)
     say(s=round(time.time() - began), step=step, final=result)
     Path(args.out, "exam.json").write_text(json.dumps(result, indent=1))
+    for p in processes:
+        p.kill()  # a worker that outlives this process keeps the terminal's pipe open
     os._exit(0)
 
 
