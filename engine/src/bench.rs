@@ -79,15 +79,23 @@ pub fn encode(engine: &Engine, model: &Model, case: EncodeCase, make: impl Fn(u6
     let mut times = Vec::new();
     for repeat in 0..=case.repeats {
         let from = engine.steps_since(u64::MAX).1;
-        let media = (0..case.batch).map(|n| make((repeat * case.batch + n) as u64));
-        let tickets = media.map(|medium| model.encode(medium)).collect::<Result<Vec<_>>>()?;
-        while engine.stats().media_waiting > 0 {
-            std::thread::sleep(Duration::from_micros(200));
-        }
+        let media: Vec<_> = (0..case.batch).map(|n| make((repeat * case.batch + n) as u64)).collect();
+        let begun = engine.stats().encoder_cache_misses + case.batch as u64;
+        let tickets = media.into_iter().map(|medium| model.encode(medium)).collect::<Result<Vec<_>>>()?;
+        wait(|| engine.stats().encoder_cache_misses >= begun);
+        // The round in which the last one began is over when the next one has started; then the gauge is of today.
+        let beats = engine.stats().beats;
+        wait(|| engine.stats().beats > beats && engine.stats().media_waiting == 0);
         drop(tickets);
         times.push(encoder_time(&engine.steps_since(from).0).as_micros() as u64);
     }
     Ok(Duration::from_micros(median(times.drain(1..))))
+}
+
+fn wait(until: impl Fn() -> bool) {
+    while !until() {
+        std::thread::sleep(Duration::from_micros(200));
+    }
 }
 
 /// Media that go through an encoder together.

@@ -1,10 +1,10 @@
 //! Backends against the reference: a backend joins with one line.
 
-use weft_kernels::cuda::Activations;
-use weft_kernels::{CpuBackend, CudaBackend};
 use weft_kernels::cpu::product::Level;
+use weft_kernels::cuda::Activations;
 use weft_kernels::parity;
 use weft_kernels::reference::Reference;
+use weft_kernels::{CpuBackend, CudaBackend};
 
 #[test]
 fn the_reference_passes_its_own_suite() {

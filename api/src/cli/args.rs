@@ -300,7 +300,12 @@ pub struct BenchArgs {
 impl BenchArgs {
     /// The model as other commands take it.
     pub(crate) fn local(&self) -> LocalArgs {
-        LocalArgs { model: self.model.iter().cloned().collect(), device: self.device, threads: self.threads, ..LocalArgs::default() }
+        LocalArgs {
+            model: self.model.iter().cloned().collect(),
+            device: self.device,
+            threads: self.threads,
+            ..LocalArgs::default()
+        }
     }
 }
 

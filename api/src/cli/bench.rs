@@ -24,7 +24,9 @@ pub(super) async fn bench(command: BenchCommand, process_began: Instant) -> Resu
             print(&opened.decode(batch, *context, *steps)?, json);
         }
         BenchCommand::Prefill { tokens, .. } => print(&open(&model, args)?.prefill(tokens, args.repeats)?, json),
-        BenchCommand::Encode { batch, side, .. } => print(&open(&model, args)?.encode(batch, *side, args.repeats)?, json),
+        BenchCommand::Encode { batch, side, .. } => {
+            print(&open(&model, args)?.encode(batch, *side, args.repeats)?, json)
+        }
         BenchCommand::Media { files, .. } => {
             let files = files.iter().map(|f| bench::file(f)).collect::<Result<Vec<_>, _>>()?;
             print(&open(&model, args)?.media(&files, args.repeats).await?, json);

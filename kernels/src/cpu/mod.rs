@@ -24,8 +24,8 @@ use std::sync::Arc;
 
 pub use self::pages::CpuPages;
 use self::pool::Pool;
-pub(crate) use self::sample::sample_row;
 use self::product::{Level, PackedWeight, ProductPart, products};
+pub(crate) use self::sample::sample_row;
 pub use self::tensor::CpuTensor;
 use self::tensor::{Buffer, Recycler};
 use crate::backend::Backend;

@@ -82,12 +82,22 @@ pub(super) fn fresh(
     segments: &[Segment],
     spec: &AttentionSpec,
 ) -> Result<CudaTensor> {
-    let span = |s: &Segment| Span { query: s.query.start, queries: s.query.len(), key: s.key.start, keys: s.key.len(), table: 0 };
+    let span = |s: &Segment| Span {
+        query: s.query.start,
+        queries: s.query.len(),
+        key: s.key.start,
+        keys: s.key.len(),
+        table: 0,
+    };
     let spans: Vec<Span> = segments.iter().filter(|s| !s.query.is_empty()).map(span).collect();
     let out = cuda.result("attention", q.shape())?;
     let keys = Keys { k: k.address(), v: v.address(), page_tokens: 0 };
     let call = Call { cuda, op: "attention", q, out: &out, keys, tables: &[], spec };
-    if tensor_cores(cuda, spec) { call.flash(&spans)? } else { call.exact(&spans)? }
+    if tensor_cores(cuda, spec) {
+        call.flash(&spans)?
+    } else {
+        call.exact(&spans)?
+    }
     Ok(out)
 }
 
@@ -203,8 +213,11 @@ impl Call<'_> {
             let detail = format!("heads of {} elements; up to {MOST_DIM} are supported", self.spec.head_dim);
             return Err(KernelError::Unsupported { op: self.op, detail });
         }
-        let items: Vec<u32> =
-            spans.iter().enumerate().flat_map(|(i, s)| (0..s.queries).flat_map(move |row| [i as u32, row as u32])).collect();
+        let items: Vec<u32> = spans
+            .iter()
+            .enumerate()
+            .flat_map(|(i, s)| (0..s.queries).flat_map(move |row| [i as u32, row as u32]))
+            .collect();
         self.with_numbers(spans, &items, |common| {
             let warps = items.len() / 2 * self.spec.heads;
             let launch = self.cuda.inner.kernels.launch(Kernel::AttentionExact);
@@ -216,8 +229,11 @@ impl Call<'_> {
         let group = self.spec.heads / self.spec.kv_heads;
         // The longest work first: later tiles of a causal prompt see more keys.
         let tiles = |s: &Span| (s.queries * group).div_ceil(TILE);
-        let mut items: Vec<[u32; 2]> =
-            spans.iter().enumerate().flat_map(|(i, s)| (0..tiles(s)).map(move |tile| [i as u32, tile as u32])).collect();
+        let mut items: Vec<[u32; 2]> = spans
+            .iter()
+            .enumerate()
+            .flat_map(|(i, s)| (0..tiles(s)).map(move |tile| [i as u32, tile as u32]))
+            .collect();
         items.reverse();
         let (at, size) = bucket(self.spec.head_dim);
         self.with_numbers(spans, items.as_flattened(), |common| {
@@ -235,7 +251,12 @@ impl Call<'_> {
         let splits = spans.iter().map(|s| split(s.keys).0).max().unwrap_or(1);
         let (at, size) = bucket(self.spec.head_dim);
         let parts = self.cuda.inner.device.block(self.op, spans.len() * self.spec.heads * splits * (size + 2) * 4)?;
-        let split = Split { parts: parts.address(), arrived: self.cuda.inner.arrived.address(), splits: splits as u32, unused: 0 };
+        let split = Split {
+            parts: parts.address(),
+            arrived: self.cuda.inner.arrived.address(),
+            splits: splits as u32,
+            unused: 0,
+        };
         self.with_numbers(spans, &each, |common| {
             let grid = [splits as u32, self.spec.kv_heads as u32, spans.len() as u32];
             let launch = self.cuda.inner.kernels.launch(DECODE[at]).grid(grid).block(128, shared_bytes(size).1);
@@ -260,7 +281,10 @@ mod tests {
     fn splits_cover_every_context() {
         for context in 1..10_000 {
             let (splits, each) = split(context);
-            assert!(splits <= super::MOST_SPLITS && splits * each >= context && (splits - 1) * each < context, "{context}");
+            assert!(
+                splits <= super::MOST_SPLITS && splits * each >= context && (splits - 1) * each < context,
+                "{context}"
+            );
         }
     }
 }

@@ -163,7 +163,8 @@ mod tests {
         if libraries::compiler().is_err() {
             return;
         }
-        let broken = Unit { name: "broken", sources: &["extern \"C\" __global__ void f() { nonsense; }"], narrow_only: false };
+        let broken =
+            Unit { name: "broken", sources: &["extern \"C\" __global__ void f() { nonsense; }"], narrow_only: false };
         let message = compile(&broken, "sm_90a", Activations::F32).unwrap_err().to_string();
         assert!(message.contains("broken") && message.contains("nonsense"), "{message}");
     }

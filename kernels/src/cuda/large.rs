@@ -151,8 +151,18 @@ fn plan(handle: sys::cublasLtHandle_t, shape: Shape) -> std::result::Result<Opti
         if shape.bias {
             let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as i32;
             let kind = bf16 as i32;
-            lt::set_matmul_desc_attribute(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, (&raw const epilogue).cast(), 4)?;
-            lt::set_matmul_desc_attribute(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (&raw const kind).cast(), 4)?;
+            lt::set_matmul_desc_attribute(
+                product,
+                Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE,
+                (&raw const epilogue).cast(),
+                4,
+            )?;
+            lt::set_matmul_desc_attribute(
+                product,
+                Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+                (&raw const kind).cast(),
+                4,
+            )?;
         }
         let preference = lt::create_matmul_pref()?;
         let room = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;

@@ -101,7 +101,8 @@ impl Staging {
             let host = &mut half.writable()?[..piece];
             fill(at, host);
             // SAFETY: the block has room by the caller's shapes; the host memory is not written before the event.
-            unsafe { result::memcpy_htod_async(to.address() + at as u64, host, self.device.stream) }.map_err(fault(OP))?;
+            unsafe { result::memcpy_htod_async(to.address() + at as u64, host, self.device.stream) }
+                .map_err(fault(OP))?;
             half.mark(&self.device)?;
         }
         Ok(())
