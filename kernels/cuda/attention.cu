@@ -34,6 +34,7 @@ INLINE u64 key_at(const Attention &a, const Span &s, u32 position, u32 kv_head) 
 // Items: pairs (span, query row of the span).
 extern "C" __global__ void __launch_bounds__(WARPS * 32) attention_exact(const __grid_constant__ Attention a) {
     __shared__ float queries[WARPS][MOST_DIM];
+    begin();
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     u64 number = (u64)blockIdx.x * WARPS + warp;
     if (number >= (u64)a.items_count * a.heads) return;

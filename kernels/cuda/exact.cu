@@ -9,6 +9,7 @@ extern "C" __global__ void __launch_bounds__(256) product_exact(void *out, const
                                                                  u32 rows, u32 wide) {
     __shared__ float xs[DEPTH][TILE + 4];
     __shared__ float ws[DEPTH][TILE + 4];
+    begin();
     u32 inputs = w.inputs, outputs = w.outputs;
     u32 row0 = blockIdx.y * TILE, col0 = blockIdx.x * TILE;
     u32 tx = threadIdx.x % 16, ty = threadIdx.x / 16;

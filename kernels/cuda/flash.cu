@@ -120,6 +120,7 @@ template <int D, int PAIRS> INLINE void soften(float (*s)[4], float (*o)[4], Sof
 // Items: pairs (span, tile of 64 packed rows). Grid: items, key heads.
 template <int D> INLINE void flash(const Attention &a) {
     extern __shared__ __align__(16) u8 memory[];
+    begin();
     bf16 *queries = (bf16 *)memory;
     bf16 *tiles = queries + ROWS * PITCH(D);
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
@@ -224,6 +225,7 @@ struct Split {
 
 template <int D> INLINE void decode(const Attention &a, const Split &x) {
     extern __shared__ __align__(16) u8 memory[];
+    begin();
     bf16 *k = (bf16 *)memory, *v = k + KEYS * PITCH(D), *queries = v + KEYS * PITCH(D);
     float *meeting = (float *)(queries + 16 * PITCH(D));
     __shared__ u32 last;
@@ -288,24 +290,27 @@ template <int D> INLINE void decode(const Attention &a, const Split &x) {
         }
     }
     __syncthreads();
-    // One head after another; each thread owns columns.
     u64 pair = (u64)sequence * a.kv_heads + kv_head;
-    for (u32 head = 0; head < group; head++) {
-        float most = NEGATIVE_INFINITY;
+    for (u32 i = threadIdx.x; i < group * d; i += THREADS) {
+        u32 head = i / d, col = i % d;
+        float most = NEGATIVE_INFINITY, total = 0.0f, sum = 0.0f;
+        #pragma unroll
         for (u32 w = 0; w < 4; w++) most = fmaxf(most, meeting[(w * 16 + head) * width + D]);
-        float base = most == NEGATIVE_INFINITY ? 0.0f : most, total = 0.0f;
-        for (u32 w = 0; w < 4; w++) total += meeting[(w * 16 + head) * width + D + 1] * exp2_fast(meeting[(w * 16 + head) * width + D] - base);
-        for (u32 col = threadIdx.x; col < d; col += THREADS) {
-            float sum = 0.0f;
-            for (u32 w = 0; w < 4; w++) sum += meeting[(w * 16 + head) * width + col] * exp2_fast(meeting[(w * 16 + head) * width + D] - base);
-            if (splits == 1) a.out[query + (u64)head * d + col] = from_float<bf16>(sum / total);
-            else x.parts[((pair * group + head) * x.splits + blockIdx.x) * width + col] = sum;
+        float base = most == NEGATIVE_INFINITY ? 0.0f : most;
+        #pragma unroll
+        for (u32 w = 0; w < 4; w++) {
+            const float *row = meeting + (w * 16 + head) * width;
+            float factor = exp2_fast(row[D] - base);
+            total += row[D + 1] * factor;
+            sum += row[col] * factor;
         }
-        if (splits > 1 && threadIdx.x == 0) {
-            float *part = x.parts + ((pair * group + head) * x.splits + blockIdx.x) * width;
-            part[D] = most;
-            part[D + 1] = total;
+        if (splits == 1) {
+            a.out[query + i] = from_float<bf16>(sum / total);
+            continue;
         }
+        float *part = x.parts + ((pair * group + head) * x.splits + blockIdx.x) * width;
+        part[col] = sum;
+        if (col == 0) { part[D] = most; part[D + 1] = total; }
     }
     if (splits == 1) return;
     __threadfence();
@@ -314,18 +319,26 @@ template <int D> INLINE void decode(const Attention &a, const Split &x) {
     __syncthreads();
     if (!last) return;
     __threadfence();
-    for (u32 head = 0; head < group; head++) {
-        const float *parts = x.parts + (pair * group + head) * x.splits * width;
-        float most = NEGATIVE_INFINITY;
-        for (u32 i = 0; i < splits; i++) most = fmaxf(most, __ldcg(parts + i * width + D));
-        float total = 0.0f, sum = 0.0f;
-        u32 col = threadIdx.x;
-        for (u32 i = 0; i < splits; i++) {
-            float share = exp2_fast(__ldcg(parts + i * width + D) - most);
-            total += __ldcg(parts + i * width + D + 1) * share;
-            if (col < d) sum += __ldcg(parts + i * width + col) * share;
+    // What each part counts: a pass over (head, split) in parallel, then one over (head, column).
+    float *shares = meeting;
+    for (u32 i = threadIdx.x; i < group * splits; i += THREADS) {
+        const float *part = x.parts + ((pair * group + i / splits) * x.splits + i % splits) * width;
+        shares[2 * i] = __ldcg(part + D);
+        shares[2 * i + 1] = __ldcg(part + D + 1);
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < group * d; i += THREADS) {
+        u32 head = i / d, col = i % d;
+        const float *parts = x.parts + (pair * group + head) * x.splits * width + col, *share = shares + 2 * head * splits;
+        float most = NEGATIVE_INFINITY, total = 0.0f, sum = 0.0f;
+        for (u32 n = 0; n < splits; n++) most = fmaxf(most, share[2 * n]);
+        #pragma unroll 8
+        for (u32 n = 0; n < splits; n++) {
+            float factor = exp2_fast(share[2 * n] - most);
+            total += share[2 * n + 1] * factor;
+            sum += __ldcg(parts + n * width) * factor;
         }
-        if (col < d) a.out[query + (u64)head * d + col] = from_float<bf16>(sum / total);
+        a.out[query + i] = from_float<bf16>(sum / total);
     }
     // Ready for the next launch.
     if (threadIdx.x == 0) x.arrived[pair] = 0;

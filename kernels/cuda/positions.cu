@@ -3,6 +3,7 @@
 // Cosines of a row, then its sines. The angle is an f32 product, as the published models compute it.
 extern "C" __global__ void rotary_table(float *out, const u32 *positions, const float *inverse, const u32 *axis,
                                         u32 axes, u32 pairs, float factor, u64 count) {
+    begin();
     u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
     u64 row = i / pairs;
@@ -22,13 +23,15 @@ INLINE float turned(const act *x, const float *table, u32 i, u32 pairs) {
     return here * cosine + to_float(x[i - pairs]) * sine;
 }
 
-extern "C" __global__ void rotary(act *out, const act *x, const float *table, u32 head_dim, u32 pairs, u32 cols,
-                                  u64 count) {
-    u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= count) return;
-    u64 row = i / cols;
-    u32 at = (u32)(i % head_dim);
-    out[i] = to_act(turned(x + (i - at), table + row * 2 * pairs, at, pairs));
+// One block a row.
+extern "C" __global__ void rotary(act *out, const act *x, const float *table, u32 head_dim, u32 pairs, u32 cols) {
+    begin();
+    u64 row = (u64)blockIdx.x * cols;
+    table += (u64)blockIdx.x * 2 * pairs;
+    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) {
+        u32 at = i % head_dim;
+        out[row + i] = to_act(turned(x + row + (i - at), table, at, pairs));
+    }
 }
 
 // Where a slot's head lies in the pages `[page][kv_head][slot][head_dim]`.
@@ -38,6 +41,7 @@ INLINE u64 page_at(u32 slot, u32 head, u32 page_tokens, u32 kv_heads, u32 head_d
 
 extern "C" __global__ void kv_write(act *keys, act *values, const act *k, const act *v, const u32 *slots,
                                     u32 page_tokens, u32 kv_heads, u32 head_dim, u64 count) {
+    begin();
     u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
     u32 cols = kv_heads * head_dim, col = (u32)(i % cols);
@@ -50,6 +54,7 @@ extern "C" __global__ void kv_write(act *keys, act *values, const act *k, const 
 extern "C" __global__ void rotary_kv_write(act *out, act *keys, act *values, const act *q, const act *k, const act *v,
                                            const float *table, const u32 *slots, u32 page_tokens, u32 heads,
                                            u32 kv_heads, u32 head_dim, u32 pairs, u64 count) {
+    begin();
     u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
     u32 width = (heads + 2 * kv_heads) * head_dim;

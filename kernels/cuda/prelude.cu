@@ -45,6 +45,54 @@ typedef float act;
 
 INLINE act to_act(float x) { return from_float<act>(x); }
 
+// A kernel may be started while the one before it on the stream still runs (on chips that can, when the launch says so).
+// `dependents_may_start` lets the next one come; `await_inputs` returns when everything before is done and seen. Every
+// kernel calls the second before it touches anything that another kernel writes or reads, weights excepted.
+INLINE void dependents_may_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+INLINE void await_inputs() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+INLINE void begin() {
+    dependents_may_start();
+    await_inputs();
+}
+
+// Eight activations at once; addresses are multiples of 16 bytes (8 of them for bf16).
+struct Eight { float x[8]; };
+INLINE Eight load_eight(const float *from) {
+    float4 a = ((const float4 *)from)[0], b = ((const float4 *)from)[1];
+    return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+}
+INLINE Eight load_eight(const bf16 *from) {
+    uint4 v = *(const uint4 *)from;
+    return {{low_bf16(v.x), high_bf16(v.x), low_bf16(v.y), high_bf16(v.y), low_bf16(v.z), high_bf16(v.z), low_bf16(v.w), high_bf16(v.w)}};
+}
+INLINE void store_eight(float *to, const Eight &v) {
+    ((float4 *)to)[0] = make_float4(v.x[0], v.x[1], v.x[2], v.x[3]);
+    ((float4 *)to)[1] = make_float4(v.x[4], v.x[5], v.x[6], v.x[7]);
+}
+INLINE void store_eight(bf16 *to, const Eight &v) {
+    *(uint4 *)to = make_uint4(pack_bf16(v.x[0], v.x[1]), pack_bf16(v.x[2], v.x[3]), pack_bf16(v.x[4], v.x[5]), pack_bf16(v.x[6], v.x[7]));
+}
+// As many as are left of `count` from element `i` on: whole eights take the fast path.
+INLINE Eight load_some(const act *from, u64 i, u64 count) {
+    if (i + 8 <= count) return load_eight(from + i);
+    Eight v;
+    for (int j = 0; j < 8; j++) v.x[j] = i + j < count ? to_float(from[i + j]) : 0.0f;
+    return v;
+}
+INLINE void store_some(act *to, u64 i, u64 count, const Eight &v) {
+    if (i + 8 <= count) { store_eight(to + i, v); return; }
+    for (int j = 0; j < 8; j++)
+        if (i + j < count) to[i + j] = to_act(v.x[j]);
+}
+
 // Sum (or largest) over a warp, the same in all lanes. The tree is fixed, so equal inputs give equal bits.
 INLINE float warp_sum(float x) {
     for (int step = 16; step > 0; step >>= 1) x += __shfl_xor_sync(0xffffffffu, x, step);

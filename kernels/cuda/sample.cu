@@ -1,42 +1,38 @@
-// Greedy choice: the largest logit of each row, the lowest number among equals, and whether a logit is NaN or infinite.
+// Greedy choice: the largest logit of each row, the lowest number among equals. Blocks share a row; what they found meets
+// in one 64-bit maximum a row, zero before the launch: the logit in an order-keeping code, then the token, counted down.
+// All ones stand for a logit that is NaN or infinite; a logit of minus infinity is no candidate.
 
-struct Choice { u32 token, broken; };
+#define NONE 0ull
+#define BROKEN 0xffffffffffffffffull
 
-template <typename T> INLINE void greedy(Choice *out, const T *logits, u32 vocabulary) {
-    __shared__ float best[32];
-    __shared__ u32 where[32];
-    __shared__ u32 faulty;
-    if (threadIdx.x == 0) faulty = 0;
-    __syncthreads();
-    const T *row = logits + (u64)blockIdx.x * vocabulary;
-    float most = NEGATIVE_INFINITY;
-    u32 at = 0xffffffffu;
-    bool broken = false;
-    for (u32 i = threadIdx.x; i < vocabulary; i += blockDim.x) {
-        float x = to_float(row[i]);
-        broken |= !(x < __int_as_float(0x7f800000));
-        if (x > most) { most = x; at = i; }
-    }
-    if (broken) faulty = 1;
-    for (int step = 16; step > 0; step >>= 1) {
-        float other = __shfl_xor_sync(0xffffffffu, most, step);
-        u32 there = __shfl_xor_sync(0xffffffffu, at, step);
-        if (other > most || (other == most && there < at)) { most = other; at = there; }
-    }
-    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    if (lane == 0) { best[warp] = most; where[warp] = at; }
-    __syncthreads();
-    if (warp > 0) return;
-    most = lane < blockDim.x / 32 ? best[lane] : NEGATIVE_INFINITY;
-    at = lane < blockDim.x / 32 ? where[lane] : 0xffffffffu;
-    for (int step = 16; step > 0; step >>= 1) {
-        float other = __shfl_xor_sync(0xffffffffu, most, step);
-        u32 there = __shfl_xor_sync(0xffffffffu, at, step);
-        if (other > most || (other == most && there < at)) { most = other; at = there; }
-    }
-    // No logit above minus infinity: no token.
-    if (lane == 0) { out[blockIdx.x].token = at; out[blockIdx.x].broken = faulty; }
+INLINE u64 candidate(float x, u32 token) {
+    u32 bits = __float_as_uint(x == 0.0f ? 0.0f : x);
+    u32 ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (u64)ordered << 32 | (0xffffffffu - token);
 }
 
-extern "C" __global__ void greedy_wide(Choice *out, const float *logits, u32 vocabulary) { greedy(out, logits, vocabulary); }
-extern "C" __global__ void greedy_narrow(Choice *out, const act *logits, u32 vocabulary) { greedy(out, logits, vocabulary); }
+INLINE u64 larger(u64 a, u64 b) { return a > b ? a : b; }
+
+// Grid: blocks of a row, rows.
+template <typename T> INLINE void greedy(u64 *out, const T *logits, u32 vocabulary) {
+    __shared__ u64 best[32];
+    begin();
+    const T *row = logits + (u64)blockIdx.y * vocabulary;
+    u64 most = NONE;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < vocabulary; i += gridDim.x * blockDim.x) {
+        float x = to_float(row[i]);
+        if (!(x < __int_as_float(0x7f800000))) most = BROKEN;
+        else if (x > NEGATIVE_INFINITY) most = larger(most, candidate(x, i));
+    }
+    for (int step = 16; step > 0; step >>= 1) most = larger(most, __shfl_xor_sync(0xffffffffu, most, step));
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    if (lane == 0) best[warp] = most;
+    __syncthreads();
+    if (warp > 0) return;
+    most = lane < blockDim.x / 32 ? best[lane] : NONE;
+    for (int step = 16; step > 0; step >>= 1) most = larger(most, __shfl_xor_sync(0xffffffffu, most, step));
+    if (lane == 0) atomicMax(out + blockIdx.y, most);
+}
+
+extern "C" __global__ void greedy_wide(u64 *out, const float *logits, u32 vocabulary) { greedy(out, logits, vocabulary); }
+extern "C" __global__ void greedy_narrow(u64 *out, const act *logits, u32 vocabulary) { greedy(out, logits, vocabulary); }

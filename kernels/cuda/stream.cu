@@ -1,12 +1,14 @@
 // Products of few rows (a decode step): weights stream from memory once, straight into the operands of tensor core
 // instructions, with eight 16-byte loads in flight a thread.
 //
-// A block makes 16 outputs for up to 8 * TILES rows; its warps share the inputs out among themselves in pieces of 32 and
-// add their sums at the end. In `mma.m16n8k16` the weight is operand A. Which inputs a lane holds is free as long as both
+// A block makes 16 * SIDE outputs for up to 8 * TILES rows. SIDE of its warps work side by side on the same inputs, so
+// that they find the activations in the cache; the other way its warps share the inputs out among themselves in pieces of
+// 32 and add their sums at the end. In `mma.m16n8k16` the weight is operand A. Which inputs a lane holds is free as long as both
 // operands agree, so each lane of a quad takes 8 neighbouring inputs of a piece: one 16-byte load of a weight row serves
 // two instructions.
 //
-// The order of additions depends on the number of inputs and on WARPS alone: rows do not see one another.
+// The order of additions depends on the number of inputs and on SIDE, which belongs to the weight's shape: rows do not see
+// one another.
 
 // Four products of one input in one launch.
 struct Part {
@@ -86,16 +88,16 @@ struct Codes8Load {
 #define PIECE 32
 #define WARPS 16
 
-template <typename Load, int TILES>
+template <typename Load, int TILES, int SIDE>
 INLINE void stream(const Parts &all, const bf16 *x) {
-    const int GROUP = TILES < 4 ? TILES : 4;
+    const int GROUP = TILES < 4 ? TILES : 4, SLICES = WARPS / SIDE;
     __shared__ float partial[WARPS][16][8 * GROUP + 1];
     u32 own = 0;
     while (own + 1 < all.count && blockIdx.x >= all.part[own + 1].first_tile) own++;
     const Part &part = all.part[own];
     const Weight &w = part.w;
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-    u32 output0 = (blockIdx.x - part.first_tile) * 16;
+    u32 block0 = (blockIdx.x - part.first_tile) * 16 * SIDE, output0 = block0 + warp % SIDE * 16, slice = warp / SIDE;
     u32 inputs = w.inputs, pieces = inputs / PIECE;
     // Rows beyond the matrix read its last row; their results are dropped.
     u64 low = min(output0 + g, w.outputs - 1), high = min(output0 + g + 8, w.outputs - 1);
@@ -106,8 +108,10 @@ INLINE void stream(const Parts &all, const bf16 *x) {
     #pragma unroll
     for (int n = 0; n < TILES; n++) row[n] = x + (u64)min(n * 8 + g, all.rows - 1) * inputs;
 
-    for (u32 piece = warp * AHEAD; piece < pieces; piece += WARPS * AHEAD) {
-        typename Load::raw a[AHEAD][2];
+    typename Load::raw a[AHEAD][2];
+    dependents_may_start();
+    bool waited = false;
+    for (u32 piece = slice * AHEAD; piece < pieces; piece += SLICES * AHEAD) {
         #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             u32 col = (piece + i) * PIECE + t * 8;
@@ -115,6 +119,9 @@ INLINE void stream(const Parts &all, const bf16 *x) {
             a[i][0] = there ? Load::load(w, low, col) : Load::none();
             a[i][1] = there ? Load::load(w, high, col) : Load::none();
         }
+        // The first weights are on their way before the activations are there.
+        if (!waited) await_inputs();
+        waited = true;
         #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             if (piece + i >= pieces) break;
@@ -125,12 +132,13 @@ INLINE void stream(const Parts &all, const bf16 *x) {
             u32 first[4] = {upper[0], lower[0], upper[1], lower[1]}, second[4] = {upper[2], lower[2], upper[3], lower[3]};
             #pragma unroll
             for (int n = 0; n < TILES; n++) {
-                uint4 b = __ldg((const uint4 *)(row[n] + col));
+                uint4 b = *(const uint4 *)(row[n] + col);
                 mma(sums[n], first, b.x, b.y);
                 mma(sums[n], second, b.z, b.w);
             }
         }
     }
+    if (!waited) await_inputs();
     // Sums meet in shared memory, four tiles of rows at a time.
     #pragma unroll
     for (int first = 0; first < TILES; first += GROUP) {
@@ -143,12 +151,12 @@ INLINE void stream(const Parts &all, const bf16 *x) {
             partial[warp][g + 8][n * 8 + 2 * t + 1] = sums[first + n][3];
         }
         __syncthreads();
-        for (u32 i = threadIdx.x; i < 16 * 8 * GROUP; i += WARPS * 32) {
-            u32 output = output0 + i % 16, r = first * 8 + i / 16;
+        for (u32 i = threadIdx.x; i < 16 * SIDE * 8 * GROUP; i += WARPS * 32) {
+            u32 column = i % (16 * SIDE), output = block0 + column, row = i / (16 * SIDE), r = first * 8 + row;
             if (output >= w.outputs || r >= all.rows) continue;
             float sum = 0.0f;
             #pragma unroll
-            for (int warp = 0; warp < WARPS; warp++) sum += partial[warp][i % 16][i / 16];
+            for (int slice = 0; slice < SLICES; slice++) sum += partial[slice * SIDE + column / 16][column % 16][row];
             if (part.bias) sum += to_float(part.bias[output]);
             u64 at = (u64)r * w.outputs + output;
             if (part.wide) ((float *)part.out)[at] = sum;
@@ -157,11 +165,13 @@ INLINE void stream(const Parts &all, const bf16 *x) {
     }
 }
 
-#define STREAM(NAME, LOAD, TILES) \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32) NAME##_##TILES(const __grid_constant__ Parts all, const bf16 *x) { \
-        stream<LOAD, TILES>(all, x); \
+#define STREAM(NAME, LOAD, TILES, SIDE) \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32) NAME##_##SIDE##_##TILES(const __grid_constant__ Parts all, const bf16 *x) { \
+        stream<LOAD, TILES, SIDE>(all, x); \
     }
-#define STREAMS(NAME, LOAD) STREAM(NAME, LOAD, 1) STREAM(NAME, LOAD, 2) STREAM(NAME, LOAD, 4) STREAM(NAME, LOAD, 8)
+#define STREAMS(NAME, LOAD) \
+    STREAM(NAME, LOAD, 1, 1) STREAM(NAME, LOAD, 2, 1) STREAM(NAME, LOAD, 4, 1) STREAM(NAME, LOAD, 8, 1) \
+    STREAM(NAME, LOAD, 1, 4) STREAM(NAME, LOAD, 2, 4) STREAM(NAME, LOAD, 4, 4) STREAM(NAME, LOAD, 8, 4)
 
 STREAMS(stream_dense, DenseLoad)
 STREAMS(stream_codes4, Codes4Load)

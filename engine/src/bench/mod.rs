@@ -83,9 +83,9 @@ pub fn encode(engine: &Engine, model: &Model, case: EncodeCase, make: impl Fn(u6
     let mut times = Vec::new();
     for repeat in 0..=case.repeats {
         let from = engine.steps_since(u64::MAX).1;
-        let media = (0..case.batch).map(|n| make((repeat * case.batch + n) as u64));
+        let media: Vec<_> = (0..case.batch).map(|n| make((repeat * case.batch + n) as u64)).collect();
         let done = engine.stats().encoder_cache_misses + case.batch as u64;
-        let tickets = media.map(|medium| model.encode(medium)).collect::<Result<Vec<_>>>()?;
+        let tickets = media.into_iter().map(|medium| model.encode(medium)).collect::<Result<Vec<_>>>()?;
         let began = Instant::now();
         while engine.stats().encoder_cache_misses < done {
             if !engine.stats().alive || began.elapsed() > PATIENCE {
@@ -97,6 +97,12 @@ pub fn encode(engine: &Engine, model: &Model, case: EncodeCase, make: impl Fn(u6
         times.push(encoder_time(&engine.steps_since(from).0).as_micros() as u64);
     }
     Ok(Duration::from_micros(median(times.drain(1..))))
+}
+
+fn wait(until: impl Fn() -> bool) {
+    while !until() {
+        std::thread::sleep(Duration::from_micros(200));
+    }
 }
 
 /// Media that go through an encoder together.

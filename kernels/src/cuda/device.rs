@@ -39,6 +39,8 @@ pub(super) struct Device {
     pub(super) stream: sys::CUstream,
     pub(super) name: String,
     pub(super) multiprocessors: u32,
+    /// Whether a kernel can be started while the one before it ends.
+    pub(super) overlaps: bool,
     /// For the compiler, such as `sm_90a`.
     pub(super) chip: String,
     free: RefCell<HashMap<usize, Vec<sys::CUdeviceptr>>>,
@@ -69,7 +71,9 @@ impl Device {
         // The `a` stands for instructions of this very chip, which Hopper has.
         let chip = format!("sm_{major}{minor}{}", if (major, minor) == (9, 0) { "a" } else { "" });
         let free = RefCell::default();
-        Ok(Rc::new(Self { ordinal, stream, name, multiprocessors, chip, free, taken: Cell::new(0) }))
+        // For comparisons, and for a driver that gets it wrong.
+        let overlaps = major >= 9 && std::env::var_os("WEFT_CUDA_NO_OVERLAP").is_none();
+        Ok(Rc::new(Self { ordinal, stream, name, multiprocessors, overlaps, chip, free, taken: Cell::new(0) }))
     }
 
     /// At least `bytes`, with unspecified contents, recycled when dropped.

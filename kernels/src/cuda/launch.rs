@@ -29,9 +29,9 @@ macro_rules! kernels {
 
 kernels! {
     "rows" {
-        Widen = "widen", GatherWide = "gather_wide", GatherNarrow = "gather_narrow", ScatterWide = "scatter_wide",
+        Widen = "widen", Narrow = "narrow", GatherWide = "gather_wide", GatherNarrow = "gather_narrow", ScatterWide = "scatter_wide",
         ScatterNarrow = "scatter_narrow", MeanRows = "mean_rows", Unroll = "unroll", Add = "add", Activate = "activate",
-        Gated = "gated", Embed = "embed", Dequantise = "dequantise",
+        Gated = "gated", Embed = "embed", Repitch = "repitch", Dequantise = "dequantise",
     }
     "norms" { RmsNorm = "rms_norm", AddRmsNorm = "add_rms_norm", LayerNorm = "layer_norm" }
     "positions" {
@@ -41,10 +41,18 @@ kernels! {
     "attention" { AttentionExact = "attention_exact" }
     "sample" { GreedyWide = "greedy_wide", GreedyNarrow = "greedy_narrow" }
     "stream" {
-        Dense1 = "stream_dense_1", Dense2 = "stream_dense_2", Dense4 = "stream_dense_4", Dense8 = "stream_dense_8",
-        Codes4x1 = "stream_codes4_1", Codes4x2 = "stream_codes4_2", Codes4x4 = "stream_codes4_4",
-        Codes4x8 = "stream_codes4_8", Codes8x1 = "stream_codes8_1", Codes8x2 = "stream_codes8_2",
-        Codes8x4 = "stream_codes8_4", Codes8x8 = "stream_codes8_8",
+        DenseSide1x1 = "stream_dense_1_1", DenseSide1x2 = "stream_dense_1_2",
+        DenseSide1x4 = "stream_dense_1_4", DenseSide1x8 = "stream_dense_1_8",
+        DenseSide4x1 = "stream_dense_4_1", DenseSide4x2 = "stream_dense_4_2",
+        DenseSide4x4 = "stream_dense_4_4", DenseSide4x8 = "stream_dense_4_8",
+        Codes4Side1x1 = "stream_codes4_1_1", Codes4Side1x2 = "stream_codes4_1_2",
+        Codes4Side1x4 = "stream_codes4_1_4", Codes4Side1x8 = "stream_codes4_1_8",
+        Codes4Side4x1 = "stream_codes4_4_1", Codes4Side4x2 = "stream_codes4_4_2",
+        Codes4Side4x4 = "stream_codes4_4_4", Codes4Side4x8 = "stream_codes4_4_8",
+        Codes8Side1x1 = "stream_codes8_1_1", Codes8Side1x2 = "stream_codes8_1_2",
+        Codes8Side1x4 = "stream_codes8_1_4", Codes8Side1x8 = "stream_codes8_1_8",
+        Codes8Side4x1 = "stream_codes8_4_1", Codes8Side4x2 = "stream_codes8_4_2",
+        Codes8Side4x4 = "stream_codes8_4_4", Codes8Side4x8 = "stream_codes8_4_8",
     }
     "flash" {
         Flash64 = "flash_64", Flash80 = "flash_80", Flash96 = "flash_96", Flash128 = "flash_128",
@@ -100,6 +108,11 @@ impl Kernels {
             filled: 0,
             count: 0,
         }
+    }
+
+    /// One thread for eight elements.
+    pub(super) fn eights(&self, kernel: Kernel, count: usize) -> Launch<'_> {
+        self.each(kernel, count.div_ceil(8))
     }
 
     /// One thread an element.
@@ -185,17 +198,28 @@ impl Launch<'_> {
             *parameter = self.words[start..].as_mut_ptr().cast();
         }
         let [x, y, z] = self.grid;
+        // Every kernel of ours waits for its inputs by itself, so the next may start before this one has ended.
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: self.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            hStream: self.kernels.device.stream,
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(self.kernels.device.overlaps),
+        };
         // SAFETY: the function is loaded; parameters are those of the kernel (held to it by the parity suite), and the
         // memory they name belongs to live blocks, which are recycled in the order of this stream.
         unsafe {
-            result::launch_kernel(
-                function,
-                (x, y, z),
-                (self.block, 1, 1),
-                self.shared,
-                self.kernels.device.stream,
-                &mut parameters[..self.count],
-            )
+            sys::cuLaunchKernelEx(&raw const config, function, parameters.as_mut_ptr(), std::ptr::null_mut()).result()
         }
         .map_err(fault(op))
     }

@@ -33,26 +33,31 @@ pub(super) fn sample(cuda: &CudaBackend, logits: &CudaTensor, rows: &[SampleRow]
                 return sample_row(&cuda.fetch(OP, logits, i..i + 1)?, row);
             }
             match choices[i] {
-                [_, broken] if broken != 0 => Err(KernelError::Device("sample: logits hold NaN or infinity".into())),
-                [u32::MAX, _] => Err(KernelError::Device("sample: no token is allowed".into())),
-                [token, _] => Ok(Sampled { token, logprob: None, top: Vec::new(), watched: Vec::new() }),
+                u64::MAX => Err(KernelError::Device("sample: logits hold NaN or infinity".into())),
+                0 => Err(KernelError::Device("sample: no token is allowed".into())),
+                // The token is counted down in the low half.
+                best => Ok(Sampled { token: !(best as u32), logprob: None, top: Vec::new(), watched: Vec::new() }),
             }
         })
         .collect()
 }
 
-/// Token and fault flag of every row.
-fn choose(cuda: &CudaBackend, logits: &CudaTensor) -> Result<Vec<[u32; 2]>> {
+/// The best candidate of every row, in the code of `sample.cu`.
+fn choose(cuda: &CudaBackend, logits: &CudaTensor) -> Result<Vec<u64>> {
+    /// Logits that a block looks at.
+    const SHARE: usize = 4096;
     let inner = &cuda.inner;
     let out = inner.device.block(OP, 8 * logits.rows())?;
+    out.zero(OP, 8 * logits.rows())?;
     let kernel = match logits.elements() {
         Activations::F32 => Kernel::GreedyWide,
         Activations::Bf16 => Kernel::GreedyNarrow,
     };
-    let launch = inner.kernels.launch(kernel).grid([logits.rows() as u32, 1, 1]).block(1024, 0);
+    let grid = [logits.cols().div_ceil(SHARE) as u32, logits.rows() as u32, 1];
+    let launch = inner.kernels.launch(kernel).grid(grid).block(512, 0);
     launch.with(out.address()).with(logits.address()).with(logits.cols() as u32).go(OP)?;
-    let mut choices = vec![[0u32; 2]; logits.rows()];
-    // SAFETY: both sides hold a pair a row; the stream is waited for before the host memory is read.
+    let mut choices = vec![0u64; logits.rows()];
+    // SAFETY: both sides hold a number a row; the stream is waited for before the host memory is read.
     unsafe { result::memcpy_dtoh_async(&mut choices, out.address(), inner.device.stream) }.map_err(fault(OP))?;
     inner.device.synchronize(OP)?;
     Ok(choices)

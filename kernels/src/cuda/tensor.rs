@@ -100,6 +100,8 @@ pub struct CudaWeight {
     rows: usize,
     cols: usize,
     group_shift: u32,
+    /// Rows and columns rounded up to eight, padded with zeros: what large products want where the shape is odd.
+    aligned: Option<Block>,
 }
 
 impl CudaWeight {
@@ -120,7 +122,7 @@ impl CudaWeight {
             Storage::Codes8 => elements,
         };
         let block = device.lasting("weight", bytes)?;
-        let mut weight = Self { data: block, scales: None, storage, rows, cols, group_shift: 0 };
+        let mut weight = Self { data: block, scales: None, storage, rows, cols, group_shift: 0, aligned: None };
         let given = &*data.bytes;
         match (storage, data.format) {
             (Storage::F32, _) | (Storage::F16, _) | (Storage::Bf16, WeightFormat::BF16) => {
@@ -178,6 +180,16 @@ impl CudaWeight {
 
     pub(super) const fn shape(&self) -> (usize, usize) {
         (self.rows, self.cols)
+    }
+
+    /// Keeps a padded copy for large products.
+    pub(super) fn align(&mut self, copy: Block) {
+        self.aligned = Some(copy);
+    }
+
+    /// The copy of [`CudaWeight::align`].
+    pub(super) const fn aligned(&self) -> Option<&Block> {
+        self.aligned.as_ref()
     }
 
     pub(super) const fn storage(&self) -> Storage {

@@ -169,7 +169,9 @@ impl Opened {
     pub fn open(model: &ModelEntry, device: DeviceChoice, threads: usize) -> Result<Self> {
         let report = inspect::model(&model.source)?;
         let parameters = report.parts.into_iter().map(|part| (part.name, part.parameters)).collect();
-        let config = RuntimeConfig { models: vec![model.clone()], device, threads, ..RuntimeConfig::default() };
+        // Whole prompts before the next step: otherwise the first answers end before the last prompts begin.
+        let config =
+            RuntimeConfig { models: vec![model.clone()], device, threads, sliced: false, ..RuntimeConfig::default() };
         let bench = Bench::open(engine_config(&config, &config.models))?;
         let threads = if threads == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { threads };
         Ok(Self { bench, threads, parameters })
