@@ -99,12 +99,6 @@ pub fn encode(engine: &Engine, model: &Model, case: EncodeCase, make: impl Fn(u6
     Ok(Duration::from_micros(median(times.drain(1..))))
 }
 
-fn wait(until: impl Fn() -> bool) {
-    while !until() {
-        std::thread::sleep(Duration::from_micros(200));
-    }
-}
-
 /// Media that go through an encoder together.
 #[derive(Debug, Clone, Copy)]
 pub struct EncodeCase {
