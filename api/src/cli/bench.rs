@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::Value;
-use weft_pipelines::bench::mixed::{MixedCase, RandomModel};
+use weft_pipelines::bench::mixed::{MixedCase, MixedLine, RandomModel};
 use weft_pipelines::bench::simulated::{Traffic, simulated};
 use weft_pipelines::bench::{self, Opened};
 use weft_pipelines::config::{DeviceChoice, ModelEntry};
@@ -55,8 +55,16 @@ pub(super) async fn bench(command: BenchCommand, process_began: Instant) -> Resu
                 None => Some(RandomModel::write(embedded::MODEL_FILES)?),
             };
             let model = random.as_ref().map_or(model, RandomModel::entry);
-            let measured = |line: &_| tracing::info!(?line, "measured");
-            print(&bench::mixed::mixed(&model, case, measured)?, json);
+            // Minutes pass: as JSON, each line is out as soon as it is measured.
+            let told = |line: &MixedLine| {
+                if json {
+                    print(std::slice::from_ref(line), true);
+                }
+            };
+            let lines = bench::mixed::mixed(&model, case, told)?;
+            if !json {
+                print(&lines, false);
+            }
         }
         BenchCommand::Start { .. } => print(&[bench::start(config, process_began).await?], json),
     }
