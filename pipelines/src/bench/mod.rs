@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use weft_stages::bench::{self as stages, Bench, DecodeCase, EncodeCase, MediaKind, copy_bandwidth, gpu_ceilings};
 
-use crate::config::{DeviceChoice, ModelEntry, RuntimeConfig};
+use crate::config::{DeviceChoice, ModelEntry, Policy, RuntimeConfig};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::inspect;
@@ -170,8 +170,8 @@ impl Opened {
         let report = inspect::model(&model.source)?;
         let parameters = report.parts.into_iter().map(|part| (part.name, part.parameters)).collect();
         // Whole prompts before the next step: otherwise the first answers end before the last prompts begin.
-        let config =
-            RuntimeConfig { models: vec![model.clone()], device, threads, sliced: false, ..RuntimeConfig::default() };
+        let policy = Policy::Inline;
+        let config = RuntimeConfig { models: vec![model.clone()], device, threads, policy, ..RuntimeConfig::default() };
         let bench = Bench::open(engine_config(&config, &config.models))?;
         let threads = if threads == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { threads };
         Ok(Self { bench, threads, parameters })
