@@ -77,8 +77,8 @@ fn a_medium_is_encoded_alike_alone_in_a_batch_and_in_slices() {
         }
         for rows in [1, 7, 33, usize::MAX] {
             let (pieces, launches) = encode_in_pieces(&backend, &model, &tower, rows);
-            // Attention and the rest of each layer, in towers of at least four layers.
-            assert!(launches >= 2 * 4, "{launches} pieces of {rows} rows");
+            // Attention and the rest of each layer, in towers of at least three layers, and what comes before them.
+            assert!(launches > 2 * 3, "{launches} pieces of {rows} rows");
             for (piece, together) in pieces.iter().zip(&together) {
                 let (piece, together) = (backend.download(piece).unwrap(), backend.download(together).unwrap());
                 assert!(piece == together, "pieces of {rows} rows");
