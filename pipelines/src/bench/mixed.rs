@@ -108,6 +108,11 @@ pub fn mixed(model: &ModelEntry, case: MixedCase, mut told: impl FnMut(&MixedLin
     for (policy, name) in POLICIES {
         let flood = Flood { streams: case.streams, pictures: case.pictures };
         let figures = open(policy)?.flood(case.side, flood)?;
+        if figures.alone.tokens == 0 || figures.beside.tokens == 0 {
+            let detail =
+                format!("policy {name}: no time between two tokens was recorded, so there is nothing to compare");
+            return Err(Error::new(ErrorKind::Internal, detail));
+        }
         picture = figures.encode_alone / u32::try_from(case.pictures.max(1)).unwrap_or(u32::MAX);
         let line = MixedLine {
             load: "flood",
