@@ -159,7 +159,7 @@ fn play(
                 prompt.push(Segment::Media(model.encode(medium)?));
             }
             prompt.push(Segment::Text(super::ids(model, arrival.tokens, number as u64)));
-            let mut stream = model.generate(request(prompt, arrival.answer, number as u64))?;
+            let mut stream = model.generate(super::request(prompt, arrival.answer, number as u64))?;
             let first_tokens = &first_tokens;
             answers.push(scope.spawn(move || -> Result<()> {
                 match stream.next_blocking() {
@@ -191,20 +191,6 @@ fn play(
         encoded: Duration::from_micros(end - start),
         encoder_busy: super::encoder_time(&records),
     })
-}
-
-fn request(prompt: Vec<Segment>, answer: usize, seed: u64) -> Generate {
-    Generate {
-        id: RequestId(u64::MAX / 2 - seed),
-        prompt,
-        sampling: Sampling::default(),
-        rules: TokenRules::Free,
-        end_tokens: Vec::new(),
-        max_tokens: answer,
-        watch: Vec::new(),
-        class: Class::Interactive,
-        deadline: None,
-    }
 }
 
 const WARM_UP: Duration = Duration::from_secs(1);

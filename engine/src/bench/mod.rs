@@ -119,9 +119,14 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const WARM_UP: usize = 4;
 
 fn start(model: &Model, context: usize, answer: usize, seed: u64) -> Result<crate::handle::TokenStream> {
-    model.generate(Generate {
+    model.generate(request(vec![Segment::Text(ids(model, context, seed))], answer, seed))
+}
+
+/// A greedy request that ends at its length alone.
+fn request(prompt: Vec<Segment>, answer: usize, seed: u64) -> Generate {
+    Generate {
         id: RequestId(u64::MAX - seed),
-        prompt: vec![Segment::Text(ids(model, context, seed))],
+        prompt,
         sampling: Sampling::default(),
         rules: TokenRules::Free,
         end_tokens: Vec::new(),
@@ -129,7 +134,7 @@ fn start(model: &Model, context: usize, answer: usize, seed: u64) -> Result<crat
         watch: Vec::new(),
         class: Class::Interactive,
         deadline: None,
-    })
+    }
 }
 
 /// A random prompt.
