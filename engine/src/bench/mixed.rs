@@ -12,7 +12,7 @@ use super::{drain, start};
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::handle::{Engine, Model, StepKind, StepRecord};
 use crate::media::Medium;
-use crate::request::{Class, Generate, RequestId, Sampling, Segment, TokenEvent, TokenRules};
+use crate::request::{Segment, TokenEvent};
 
 /// Makes the picture of a number.
 pub type MakePicture<'a> = &'a (dyn Fn(u64) -> Medium + Sync);
