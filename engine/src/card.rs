@@ -6,21 +6,7 @@
 use std::sync::Arc;
 
 use crate::error::{EngineError, ErrorKind, Result};
-
-/// A model family: its files, its layers, its equality with a reference implementation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
-    /// Qwen2.5-Omni thinker: image, audio and text in, text out.
-    QwenOmni,
-    /// Whisper: speech in, transcript out.
-    Whisper,
-    /// Text decoder of the Llama kind (Llama, SmolLM2, Mistral).
-    Llama,
-    /// Qwen2 text decoder.
-    Qwen2,
-    /// Qwen3 text decoder.
-    Qwen3,
-}
+pub use crate::families::Family;
 
 /// Everything about a loaded model that its users need.
 #[derive(Debug, Clone)]

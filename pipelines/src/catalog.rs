@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weft_stages::{Family, ModelCard};
+use weft_stages::ModelCard;
 
 use crate::config::{ModelEntry, ModelSource};
 use crate::definition::{
@@ -181,7 +181,7 @@ fn fits(
     cards: &[Arc<ModelCard>],
 ) -> std::result::Result<(), String> {
     let Some(card) = cards.iter().find(|card| card.name == name) else { return Ok(()) };
-    let transcribes = card.family == Family::Whisper;
+    let transcribes = card.transcription.is_some();
     let place = stage.model().map(|model| format!("{}: ", model.place)).unwrap_or_default();
     let refuse = |text: String| Err(format!("{place}{text}"));
     match &stage.kind {
@@ -237,7 +237,7 @@ fn built_in(card: &ModelCard) -> Definition {
     let model = ModelRef { candidates: vec![card.name.clone()], hint: None, place: card.name.clone() };
     let stage = |id: &str, kind| Stage { id: id.to_owned(), kind };
     let (mut inputs, mut stages) = (Inputs::default(), Vec::new());
-    if card.family == Family::Whisper {
+    if card.transcription.is_some() {
         inputs.audios = Arity::Required;
         stages.push(stage("transcript", StageKind::Transcribe { model, options: Box::default() }));
     } else {
@@ -262,7 +262,7 @@ fn built_in(card: &ModelCard) -> Definition {
         };
         stages.push(stage("answer", StageKind::Generate(Box::new(answer))));
     }
-    let what = if card.family == Family::Whisper { "Writes down speech with" } else { "Talks with" };
+    let what = if card.transcription.is_some() { "Writes down speech with" } else { "Talks with" };
     let (description, output) = (format!("{what} {}.", card.name), stages.len() - 1);
     Definition { name: card.name.clone(), description, source: "built-in".to_owned(), inputs, stages, output }
 }

@@ -4,7 +4,6 @@ use serde::Serialize;
 
 use crate::config::ModelSource;
 use crate::error::Result;
-use crate::runtime::family_name;
 
 /// One part of a model and its size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -71,7 +70,7 @@ pub fn model(source: &ModelSource) -> Result<ModelReport> {
             ModelSource::Path(path) => path.display().to_string(),
             ModelSource::Embedded(_) => "embedded in this binary".to_owned(),
         },
-        family: family_name(facts.family).to_owned(),
+        family: facts.family.name().to_owned(),
         parameters: parts.iter().map(|part| part.parameters).sum(),
         parts,
         dtypes: facts.dtypes,

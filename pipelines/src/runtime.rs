@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use weft_stages::{EngineConfig, Family, ModelConfig, Precision, Service, ServiceConfig, StagesConfig};
+use weft_stages::{EngineConfig, ModelConfig, Precision, Service, ServiceConfig, StagesConfig};
 
 use crate::catalog::{self, Catalog, Read};
 use crate::config::{ModelEntry, ModelSource, RuntimeConfig};
@@ -86,10 +86,10 @@ impl Runtime {
     /// Loaded models.
     pub fn models(&self) -> Vec<ModelSummary> {
         let summary = |card: &Arc<weft_stages::ModelCard>| {
-            let transcribes = card.family == Family::Whisper;
+            let transcribes = card.transcription.is_some();
             ModelSummary {
                 name: card.name.clone(),
-                family: family_name(card.family).to_owned(),
+                family: card.family.name().to_owned(),
                 kind: if transcribes { ModelKind::Transcribe } else { ModelKind::Generate },
                 image: card.image.is_some(),
                 audio: card.audio.is_some(),
@@ -225,16 +225,6 @@ fn stages_config(config: &RuntimeConfig) -> StagesConfig {
     stages.limits.audio.bytes = config.limits.media_bytes;
     stages.limits.audio.seconds = config.limits.audio_seconds;
     stages
-}
-
-pub(crate) const fn family_name(family: Family) -> &'static str {
-    match family {
-        Family::QwenOmni => "qwen2.5-omni",
-        Family::Whisper => "whisper",
-        Family::Llama => "llama",
-        Family::Qwen2 => "qwen2",
-        Family::Qwen3 => "qwen3",
-    }
 }
 
 /// Counts a request while it runs.

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
 use weft_engine::card::{AudioTokens, Family};
 use weft_engine::checkpoint::Checkpoint;
-use weft_engine::checkpoint::processors::{self, Padding};
+use weft_engine::families::Outline;
 use weft_engine::handle::ModelSource;
 
 use crate::error::Result;
@@ -41,28 +40,16 @@ pub fn checkpoint(source: &ModelSource) -> Result<CheckpointFacts> {
     }
     let mut dtypes: Vec<(String, u64)> = dtypes.into_iter().collect();
     dtypes.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    let text = text_config(checkpoint.config_json());
-    let size = |keys: &[&str]| keys.iter().find_map(|key| text[*key].as_u64()).unwrap_or(0) as usize;
-    let layers = size(&["num_hidden_layers", "decoder_layers"]);
-    let heads = size(&["num_attention_heads", "decoder_attention_heads"]).max(1);
-    let kv_heads = size(&["num_key_value_heads"]);
-    let width = size(&["hidden_size", "d_model"]);
-    let head = if size(&["head_dim"]) > 0 { size(&["head_dim"]) } else { width / heads };
+    let outline = checkpoint.outline()?;
     Ok(CheckpointFacts {
         family: checkpoint.family(),
         parts: parts.into_iter().map(|(name, (parameters, bytes))| (name.to_owned(), parameters, bytes)).collect(),
         dtypes,
-        vocabulary: size(&["vocab_size"]),
-        context: size(&["max_position_embeddings", "max_target_positions"]),
-        kv_bytes_per_token: 2 * 4 * layers * if kv_heads > 0 { kv_heads } else { heads } * head,
-        token_costs: token_costs(&checkpoint),
+        vocabulary: outline.vocabulary,
+        context: outline.context,
+        kv_bytes_per_token: outline.kv_bytes_per_token,
+        token_costs: token_costs(&outline),
     })
-}
-
-/// The part of the config that describes the text decoder.
-fn text_config(config: &Value) -> &Value {
-    let thinker = config.get("thinker_config").unwrap_or(config);
-    thinker.get("text_config").unwrap_or(thinker)
 }
 
 fn part(family: Family, name: &str) -> &'static str {
@@ -75,20 +62,18 @@ fn part(family: Family, name: &str) -> &'static str {
     }
 }
 
-fn token_costs(checkpoint: &Checkpoint) -> Vec<(String, usize)> {
-    let (file, config) = (checkpoint.preprocessor_file(), checkpoint.preprocessor_config());
+/// Prompt tokens of usual media, where media are spliced into the prompt.
+fn token_costs(outline: &Outline) -> Vec<(String, usize)> {
     let mut costs = Vec::new();
-    if checkpoint.family() != Family::QwenOmni {
-        return costs;
-    }
-    if let Ok(Some(image)) = processors::image(file, config) {
+    if let Some(image) = &outline.image {
         for (width, height) in [(640, 480), (1920, 1080), (4000, 3000)] {
             if let Ok(plan) = image.plan(width, height) {
                 costs.push((format!("{width}x{height} picture"), plan.tokens));
             }
         }
     }
-    if let Ok(Some(audio)) = processors::audio(file, config, Padding::None, AudioTokens::QwenOmni) {
+    let spliced = outline.audio.as_ref().filter(|audio| audio.tokens != AudioTokens::CrossAttention);
+    if let Some(audio) = spliced {
         for seconds in [10, 60] {
             costs.push((format!("{seconds} s clip"), audio.tokens(seconds * audio.sample_rate / audio.hop.max(1))));
         }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the golden numbers of this folder from the reference implementation. See README.md.
 
-    generate.py WHAT...        WHAT: media, omni, embedded, logmel, images, odd, text, whisper, or all
+    generate.py WHAT...        WHAT: media, omni, embedded, logmel, images, odd, text, whisper, families, or all
 """
 import importlib
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 PARTS = {
     "media": "media", "omni": "omni", "embedded": "omni", "logmel": "logmel", "images": "images",
-    "odd": "odd", "text": "text", "whisper": "whisper",
+    "odd": "odd", "text": "text", "whisper": "whisper", "families": "families",
 }
 
 if __name__ == "__main__":

@@ -16,31 +16,39 @@ fn prompts(of: &str) -> Value {
 
 /// Every kind of prompt (text, pictures of odd sizes, clips, both, several, interleaved, several turns), from the files
 /// to the text, alone and then all at once.
-#[tokio::test(flavor = "multi_thread")]
-async fn every_golden_prompt_gives_the_reference_text_alone_and_in_a_crowd() {
-    let checkpoint = root().join("tests/golden/omni/checkpoint");
+async fn every_prompt_gives_the_reference_text(of: &str, at_least: usize) {
+    let checkpoint = root().join(format!("tests/golden/{of}/checkpoint"));
     let door = Door::with("", &[format!("golden={}", checkpoint.display())]).await;
-    let golden = prompts("omni");
+    let golden = prompts(of);
     let cases = golden["cases"].as_array().expect("cases");
-    assert!(cases.len() >= 24, "too few golden cases");
+    assert!(cases.len() >= at_least, "{of}: too few golden cases");
     let ask = async |case: &Value| {
         let tokens = case["greedy_ids"].as_array().expect("ids").len();
         let answer = door.post_json("/v1/chat/completions", &chat_body("golden", &case["messages"], tokens)).await;
-        assert_eq!(answer.status, 200, "{}: {}", case["id"], answer.text);
+        assert_eq!(answer.status, 200, "{of} {}: {}", case["id"], answer.text);
         let answer = answer.json();
         let prompt = case["prompt_ids"].as_array().expect("ids").len();
-        assert_eq!(answer["usage"]["prompt_tokens"], prompt, "{}", case["id"]);
-        assert_eq!(
-            answer["choices"][0]["message"]["content"], case["greedy_text"],
-            "{} ({})",
-            case["id"], case["kind"]
-        );
+        assert_eq!(answer["usage"]["prompt_tokens"], prompt, "{of} {}", case["id"]);
+        let text = &answer["choices"][0]["message"]["content"];
+        assert_eq!(text, &case["greedy_text"], "{of} {} ({})", case["id"], case["kind"]);
     };
     for case in cases {
         ask(case).await;
     }
     futures_util::future::join_all(cases.iter().map(ask)).await;
     door.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_golden_prompt_gives_the_reference_text_alone_and_in_a_crowd() {
+    every_prompt_gives_the_reference_text("omni", 24).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_family_gives_the_reference_text_alone_and_in_a_crowd() {
+    for family in ["qwen2_5_vl", "qwen2_vl"] {
+        every_prompt_gives_the_reference_text(&format!("families/{family}"), 12).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use weft_kernels::Backend;
 use weft_kernels::weights::{WeightData, WeightFormat};
@@ -54,6 +55,24 @@ impl<'a, B: Backend> Loader<'a, B> {
         let data = self.checkpoint.weight(name, rows, cols)?;
         self.taken.insert(name.to_owned());
         self.upload(data)
+    }
+
+    /// These rows of the matrix `name`, which has `all` rows.
+    pub fn weight_rows(&mut self, name: &str, all: usize, rows: Range<usize>, cols: usize) -> Result<B::Weight> {
+        let data = self.checkpoint.weight(name, all, cols)?;
+        self.taken.insert(name.to_owned());
+        let stride = data.bytes.len() / all.max(1);
+        let bytes = Cow::Borrowed(&data.bytes[rows.start * stride..rows.end * stride]);
+        self.upload(WeightData { rows: rows.len(), bytes, ..data })
+    }
+
+    /// These elements of the vector `name`, which has `all`, as one row.
+    pub fn vector_part(&mut self, name: &str, all: usize, part: Range<usize>) -> Result<B::Tensor> {
+        let values = self.checkpoint.vector(name, all)?;
+        self.taken.insert(name.to_owned());
+        let values = &values[part];
+        self.count(WeightFormat::F32, values);
+        Ok(self.backend.upload(1, values.len(), values)?)
     }
 
     /// A bias or norm weight, as one row.

@@ -90,9 +90,7 @@ impl Checkpoint {
             None => "processor_config.json",
         };
         let mut tensors = safetensors::read(files)?;
-        if family == Family::QwenOmni {
-            keep_thinker(&mut tensors);
-        }
+        tensors.rename(|name| family.tensor_name(name))?;
         Ok(Self {
             family,
             generation: files.json("generation_config.json")?.unwrap_or_else(|| json!({})),
@@ -269,30 +267,13 @@ fn is_buffer(name: &str) -> bool {
     name.ends_with(".inv_freq") || name.ends_with(".positional_embedding.positional_embedding")
 }
 
-/// A full Omni checkpoint also holds the parts that speak; the thinker lies under a prefix of its own.
-fn keep_thinker(tensors: &mut Tensors) {
-    let all = std::mem::take(&mut tensors.entries);
-    let spoken = |name: &str| name.starts_with("talker.") || name.starts_with("token2wav.");
-    tensors.entries = all
-        .into_iter()
-        .filter(|(name, _)| !spoken(name))
-        .map(|(name, entry)| (name.strip_prefix("thinker.").map(str::to_owned).unwrap_or(name), entry))
-        .collect();
-}
-
 fn family_of(file: &str, config: &Value) -> Result<Family> {
-    let kind = Fields::new(file, config).text("model_type")?;
-    match kind {
-        Some("qwen2_5_omni" | "qwen2_5_omni_thinker") => Ok(Family::QwenOmni),
-        Some("whisper") => Ok(Family::Whisper),
-        Some("llama" | "mistral") => Ok(Family::Llama),
-        Some("qwen2") => Ok(Family::Qwen2),
-        Some("qwen3") => Ok(Family::Qwen3),
-        Some(other) => {
-            let known = "qwen2_5_omni, qwen2_5_omni_thinker, whisper, llama, mistral, qwen2, qwen3";
-            let detail = format!("{file} has model_type {other}, which is not supported; supported are {known}");
-            Err(EngineError::new(ErrorKind::Unsupported, detail))
-        }
-        None => Err(malformed(file, "has no field model_type; fetch it again")),
-    }
+    let Some(kind) = Fields::new(file, config).text("model_type")? else {
+        return Err(malformed(file, "has no field model_type; fetch it again"));
+    };
+    Family::of(kind).ok_or_else(|| {
+        let known = Family::MODEL_TYPES.join(", ");
+        let detail = format!("{file} has model_type {kind}, which is not supported; supported are {known}");
+        EngineError::new(ErrorKind::Unsupported, detail)
+    })
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::fields::Fields;
 use crate::card::{AudioPadding, AudioProcessor, AudioTokens, ImageProcessor, ResizeFilter};
-use crate::error::Result;
+use crate::error::{EngineError, ErrorKind, Result};
 
 /// Finds a processor's object: nested under `key`, or the whole file when that holds `marker`.
 fn section<'a>(file: &'a str, config: &'a Value, key: &str, marker: &str) -> Result<Option<Fields<'a>>> {
@@ -13,6 +13,11 @@ fn section<'a>(file: &'a str, config: &'a Value, key: &str, marker: &str) -> Res
         Some(nested) => Ok(Some(nested)),
         None => Ok(whole.get(marker).is_some().then_some(whole)),
     }
+}
+
+/// An error about a processor that a checkpoint should have.
+pub(crate) fn missing(file: &str, what: &str) -> EngineError {
+    EngineError::new(ErrorKind::Malformed, format!("{file} has no {what}; fetch the model's preprocessor_config.json"))
 }
 
 /// The image processor of the Qwen-VL kind; `None` when the config has none.

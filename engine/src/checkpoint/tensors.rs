@@ -53,6 +53,16 @@ impl Tensors {
         }
     }
 
+    /// Gives tensors the names that their family uses, and drops those it has none for.
+    pub(super) fn rename(&mut self, name_of: impl Fn(String) -> Option<String>) -> Result<()> {
+        for (name, entry) in std::mem::take(&mut self.entries) {
+            if let Some(name) = name_of(name) {
+                self.add(name, entry)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Where tensors are looked for, for error texts.
     fn place(&self) -> String {
         match self.files.as_slice() {

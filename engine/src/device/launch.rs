@@ -201,9 +201,8 @@ impl<B: Backend> Device<B> {
             }
             let Some(next) = next_piece(&self.cost, &running, left, first) else { return };
             first = false;
-            let model = run.model;
             let began = Instant::now();
-            let outputs = self.models[model].loaded.advance_piece(&self.backend, &mut run.state, next.piece);
+            let outputs = run.state.advance_piece(&self.backend, next.piece);
             let outputs = outputs.and_then(|outputs| Ok(self.backend.synchronize().map(|()| outputs)?));
             let took = began.elapsed();
             match outputs {

@@ -20,6 +20,26 @@ impl<B: Backend> Linear<B> {
         Ok(Self { weight, bias })
     }
 
+    /// Loads part `part` of several products that lie below one another in the tensor `{name}.weight` (and with `bias` in
+    /// `{name}.bias`): queries, keys and values of one matrix. `parts` are the outputs of each.
+    pub(crate) fn load_part(
+        loader: &mut Loader<'_, B>,
+        name: &str,
+        (part, parts): (usize, &[usize]),
+        inputs: usize,
+        bias: bool,
+    ) -> Result<Self> {
+        let all = parts.iter().sum();
+        let start = parts[..part].iter().sum::<usize>();
+        let rows = start..start + parts[part];
+        let weight = loader.weight_rows(&format!("{name}.weight"), all, rows.clone(), inputs)?;
+        let bias = match bias {
+            true => Some(loader.vector_part(&format!("{name}.bias"), all, rows)?),
+            false => None,
+        };
+        Ok(Self { weight, bias })
+    }
+
     /// The product.
     pub(crate) fn forward(&self, backend: &B, x: &B::Tensor) -> Result<B::Tensor> {
         Ok(backend.linear(x, &self.weight, self.bias.as_ref())?)

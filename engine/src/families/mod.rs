@@ -2,33 +2,39 @@
 //!
 //! ```text
 //! Checkpoint -> Loaded::load -> card, kv layout
-//! Medium     -> Loaded::begin_encode -> EncoderRun (advance by layers) -> encoded rows
-//! StepBatch  -> Loaded::step -> logits of the rows that want them
+//! Medium     -> Model::begin_encode -> EncoderRun (advance by layers) -> encoded rows
+//! StepBatch  -> Model::step -> logits of the rows that want them
 //! ```
 //!
-//! A model holds weights only. Pages, sequences and caches belong to the device thread.
+//! A model holds weights only. Pages, sequences and caches belong to the device thread. Which families there are, and how
+//! one is added, says [`registry`].
 
-pub mod decoder;
+mod decoder;
 mod linear;
-pub mod omni;
-mod summary;
+mod norm;
+mod omni;
+mod outline;
+mod qwen_vision;
+mod qwen_vl;
+pub mod registry;
 mod walk;
-pub mod whisper;
+mod whisper;
 
-pub use summary::{Part, Summary};
+pub use outline::Outline;
+pub use registry::Family;
 pub use walk::{Part as EncoderPart, Piece, Place};
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use weft_kernels::Backend;
 use weft_kernels::shapes::PageLayout;
 
-use crate::card::{Family, ModelCard};
+use crate::card::ModelCard;
 use crate::checkpoint::Checkpoint;
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::handle::ModelConfig;
-use crate::media::Medium;
+use crate::media::{LogMel, Medium, Patches};
 
 /// Key/value memory that a model's decoder needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,143 +117,111 @@ pub struct StepBatch<'a, B: Backend> {
     pub sequences: &'a [StepSequence<'a>],
 }
 
-/// A loaded model of any family. The set is closed: the device thread matches nowhere but here.
-pub enum Loaded<B: Backend> {
-    /// Llama, SmolLM2, Mistral, Qwen2, Qwen3.
-    Decoder(decoder::TextModel<B>),
-    /// Qwen2.5-Omni thinker.
-    Omni(Box<omni::Omni<B>>),
-    /// Whisper.
-    Whisper(Box<whisper::Whisper<B>>),
+/// A model of any family, its weights on the device. What a family does not do is left to the defaults.
+pub trait Model<B: Backend> {
+    /// What the model is.
+    fn card(&self) -> &Arc<ModelCard>;
+
+    /// Key/value memory it needs.
+    fn kv(&self) -> KvLayout;
+
+    /// Positions of a prompt's rows and of the answer after it. As given: consecutive numbers for text, none for media.
+    fn positions(&self, parts: &[PromptPart]) -> Positions {
+        let text = |part: &PromptPart| if let PromptPart::Text(tokens) = part { *tokens } else { 0 };
+        let next = parts.iter().map(text).sum::<usize>() as u32;
+        Positions { rows: (0..next).map(|position| [position; 3]).collect(), next }
+    }
+
+    /// Prepares encoder work on a batch of media of one tower; no layer has run yet. The output of a medium is the same,
+    /// bit for bit, whatever else is in the batch.
+    fn begin_encode(&self, _backend: &B, _media: &[&Medium]) -> Result<EncoderRun<B>> {
+        Err(EngineError::new(ErrorKind::Unsupported, format!("model {} takes text only", self.card().name)))
+    }
+
+    /// One pass over a mix of decode rows and prefill chunks: writes keys and values into `pages` (one a layer) and gives
+    /// the logits of the sequences that want them, one row each, in order; `None` when none does.
+    fn step(&self, backend: &B, batch: &StepBatch<'_, B>, pages: &mut [B::Pages]) -> Result<Option<B::Tensor>>;
+
+    /// Whisper only: writes the cross keys and values of an encoded medium into pages, once a sequence.
+    fn write_cross(&self, _backend: &B, _encoded: &B::Tensor, _slots: &[u32], _pages: &mut [B::Pages]) -> Result<()> {
+        Err(EngineError::new(ErrorKind::Internal, "this family has no cross attention"))
+    }
 }
+
+/// The pictures of a run that takes nothing else.
+fn pictures<'m>(media: &[&'m Medium]) -> Result<Vec<&'m Patches>> {
+    let picture = |medium: &&'m Medium| match medium {
+        Medium::Image(patches) => Ok(patches),
+        Medium::Audio(_) => Err(EngineError::new(ErrorKind::Internal, "a clip was handed to a vision tower")),
+    };
+    media.iter().map(picture).collect()
+}
+
+/// The clips of a run that takes nothing else.
+fn clips<'m>(media: &[&'m Medium]) -> Result<Vec<&'m LogMel>> {
+    let clip = |medium: &&'m Medium| match medium {
+        Medium::Audio(mel) => Ok(mel),
+        Medium::Image(_) => Err(EngineError::new(ErrorKind::Internal, "a picture was handed to an audio tower")),
+    };
+    media.iter().map(clip).collect()
+}
+
+/// A loaded model, whatever its family.
+pub struct Loaded<B: Backend>(Box<dyn Model<B>>);
 
 impl<B: Backend> Loaded<B> {
     /// Loads every weight of a checkpoint onto the device. A missing, surplus or misshapen tensor is an error that
     /// names it. Pages will hold `page_tokens` tokens.
     pub fn load(backend: &B, checkpoint: &Checkpoint, config: &ModelConfig, page_tokens: usize) -> Result<Self> {
-        Ok(match checkpoint.family() {
-            Family::QwenOmni => Self::Omni(Box::new(omni::Omni::load(backend, checkpoint, config, page_tokens)?)),
-            Family::Whisper => {
-                Self::Whisper(Box::new(whisper::Whisper::load(backend, checkpoint, config, page_tokens)?))
-            }
-            Family::Llama | Family::Qwen2 | Family::Qwen3 => {
-                Self::Decoder(decoder::TextModel::load(backend, checkpoint, config, page_tokens)?)
-            }
-        })
-    }
-
-    /// What the model is.
-    pub fn card(&self) -> &Arc<ModelCard> {
-        match self {
-            Self::Decoder(model) => model.card(),
-            Self::Omni(model) => model.card(),
-            Self::Whisper(model) => model.card(),
-        }
-    }
-
-    /// Key/value memory it needs.
-    pub fn kv(&self) -> KvLayout {
-        match self {
-            Self::Decoder(model) => model.kv(),
-            Self::Omni(model) => model.kv(),
-            Self::Whisper(model) => model.kv(),
-        }
-    }
-
-    /// Positions of a prompt's rows and of the answer after it.
-    pub fn positions(&self, parts: &[PromptPart]) -> Positions {
-        match self {
-            Self::Decoder(model) => model.positions(parts),
-            Self::Omni(model) => model.positions(parts),
-            Self::Whisper(model) => model.positions(parts),
-        }
-    }
-
-    /// Prepares encoder work on a batch of media of one tower; no layer has run yet. The output of a medium is the same,
-    /// bit for bit, whatever else is in the batch.
-    pub fn begin_encode(&self, backend: &B, media: &[&Medium]) -> Result<EncoderRun<B>> {
-        match self {
-            Self::Decoder(model) => {
-                Err(EngineError::new(ErrorKind::Unsupported, format!("model {} takes text only", model.card().name)))
-            }
-            Self::Omni(model) => model.begin_encode(backend, media),
-            Self::Whisper(model) => model.begin_encode(backend, media).map(EncoderRun::Whisper),
-        }
-    }
-
-    /// Runs up to `layers` more layers. `Some` with one tensor a medium, in order, when the run is finished.
-    pub fn advance(&self, backend: &B, run: &mut EncoderRun<B>, layers: usize) -> Result<Option<Vec<B::Tensor>>> {
-        match (self, run) {
-            (Self::Omni(model), EncoderRun::Vision(run)) => model.vision().advance(backend, run, layers),
-            (Self::Omni(model), EncoderRun::Audio(run)) => model.audio().advance(backend, run, layers),
-            (Self::Whisper(model), EncoderRun::Whisper(run)) => model.advance(backend, run, layers),
-            _ => Err(EngineError::new(ErrorKind::Internal, "an encoder run was handed to another family's model")),
-        }
-    }
-
-    /// Runs one piece: whole layers, or some rows of the part that comes next. `Some` as in [`Loaded::advance`]; outputs
-    /// are the same, bit for bit, wherever a run was cut.
-    pub fn advance_piece(&self, backend: &B, run: &mut EncoderRun<B>, piece: Piece) -> Result<Option<Vec<B::Tensor>>> {
-        match (self, run) {
-            (Self::Omni(model), EncoderRun::Vision(run)) => model.vision().advance_piece(backend, run, piece),
-            (Self::Omni(model), EncoderRun::Audio(run)) => model.audio().advance_piece(backend, run, piece),
-            (Self::Whisper(model), EncoderRun::Whisper(run)) => model.advance_piece(backend, run, piece),
-            _ => Err(EngineError::new(ErrorKind::Internal, "an encoder run was handed to another family's model")),
-        }
-    }
-
-    /// One pass over a mix of decode rows and prefill chunks: writes keys and values into `pages` (one a layer) and gives
-    /// the logits of the sequences that want them, one row each, in order; `None` when none does.
-    pub fn step(&self, backend: &B, batch: &StepBatch<'_, B>, pages: &mut [B::Pages]) -> Result<Option<B::Tensor>> {
-        match self {
-            Self::Decoder(model) => model.step(backend, batch, pages),
-            Self::Omni(model) => model.step(backend, batch, pages),
-            Self::Whisper(model) => model.step(backend, batch, pages),
-        }
-    }
-
-    /// Whisper only: writes the cross keys and values of an encoded medium into pages, once a sequence.
-    pub fn write_cross(&self, backend: &B, encoded: &B::Tensor, slots: &[u32], pages: &mut [B::Pages]) -> Result<()> {
-        match self {
-            Self::Whisper(model) => model.write_cross(backend, encoded, slots, pages),
-            Self::Decoder(_) | Self::Omni(_) => {
-                Err(EngineError::new(ErrorKind::Internal, "this family has no cross attention"))
-            }
-        }
+        checkpoint.family().load(backend, checkpoint, config, page_tokens).map(Self)
     }
 }
 
-/// Encoder work that can stop after any piece.
-pub enum EncoderRun<B: Backend> {
-    /// Omni's vision tower.
-    Vision(omni::vision::VisionRun<B>),
-    /// Omni's audio tower.
-    Audio(omni::audio::AudioRun<B>),
-    /// Whisper's encoder.
-    Whisper(whisper::WhisperRun<B>),
+impl<B: Backend> Deref for Loaded<B> {
+    type Target = dyn Model<B>;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+/// Encoder work on a batch of media of one tower; can stop after any piece.
+pub struct EncoderRun<B: Backend> {
+    walk: walk::Walk<B>,
+    tower: Box<dyn walk::Tower<B>>,
 }
 
 impl<B: Backend> EncoderRun<B> {
+    /// A run of `layers` layers over this input; nothing ran yet.
+    fn new(backend: &B, input: B::Tensor, layers: usize, tower: impl walk::Tower<B> + 'static) -> Self {
+        Self { walk: walk::Walk::new(backend, input, layers), tower: Box::new(tower) }
+    }
+
     /// Layers in all.
-    pub fn layers(&self) -> usize {
-        self.walk().layers()
+    pub const fn layers(&self) -> usize {
+        self.walk.layers()
     }
 
     /// Layers that have run.
-    pub fn done(&self) -> usize {
-        self.walk().done()
+    pub const fn done(&self) -> usize {
+        self.walk.done()
     }
 
     /// What comes next.
     pub fn place(&self) -> Place {
-        self.walk().place()
+        self.walk.place()
     }
 
-    fn walk(&self) -> &walk::Walk<B> {
-        match self {
-            Self::Vision(run) => &run.walk,
-            Self::Audio(run) => &run.walk,
-            Self::Whisper(run) => &run.walk,
-        }
+    /// Runs up to `layers` more layers. `Some` with one tensor a medium, in order, when the run is finished.
+    pub fn advance(&mut self, backend: &B, layers: usize) -> Result<Option<Vec<B::Tensor>>> {
+        let rows = self.walk.advance(backend, &*self.tower, layers)?;
+        rows.map(|rows| self.tower.outputs(backend, rows)).transpose()
+    }
+
+    /// Runs one piece: whole layers, or some rows of the part that comes next. `Some` as in [`EncoderRun::advance`];
+    /// outputs are the same, bit for bit, wherever a run was cut.
+    pub fn advance_piece(&mut self, backend: &B, piece: Piece) -> Result<Option<Vec<B::Tensor>>> {
+        let rows = self.walk.piece(backend, &*self.tower, piece)?;
+        rows.map(|rows| self.tower.outputs(backend, rows)).transpose()
     }
 }

@@ -48,7 +48,7 @@ pub enum Piece {
     Rows(usize),
 }
 
-/// A tower with the constants of one run, as its layers are walked.
+/// A tower with the media of one run, as its layers are walked.
 pub(super) trait Tower<B: Backend> {
     /// Input rows from `from` on, at most `most` of them if they can be cut there; the rows they give, and where the next
     /// piece begins.
@@ -61,6 +61,8 @@ pub(super) trait Tower<B: Backend> {
     fn finish(&self, backend: &B, layer: usize, x: &B::Tensor, attended: &B::Tensor) -> Result<B::Tensor>;
     /// As [`Tower::enter`], for the rows of the last layer.
     fn leave(&self, backend: &B, x: &B::Tensor, from: usize, most: usize) -> Result<(B::Tensor, usize)>;
+    /// The rows of each medium of the run, in order, of all rows that left.
+    fn outputs(&self, backend: &B, rows: B::Tensor) -> Result<Vec<B::Tensor>>;
 }
 
 /// A run's rows.
@@ -89,11 +91,11 @@ impl<B: Backend> Walk<B> {
         Self { layers, done: 0, hidden: input, rows, next: 0, stage: Stage::Enter(Vec::new()) }
     }
 
-    pub(super) fn layers(&self) -> usize {
+    pub(super) const fn layers(&self) -> usize {
         self.layers
     }
 
-    pub(super) fn done(&self) -> usize {
+    pub(super) const fn done(&self) -> usize {
         self.done
     }
 
@@ -108,7 +110,7 @@ impl<B: Backend> Walk<B> {
     }
 
     /// Runs up to `layers` more layers with what comes before and after them; `Some` when the run is finished.
-    pub(super) fn advance(&mut self, backend: &B, tower: &impl Tower<B>, layers: usize) -> Result<Option<B::Tensor>> {
+    pub(super) fn advance(&mut self, backend: &B, tower: &dyn Tower<B>, layers: usize) -> Result<Option<B::Tensor>> {
         let until = self.done.saturating_add(layers).min(self.layers);
         while self.done < until {
             let piece = if self.place().whole { Piece::Layers(until - self.done) } else { Piece::Rows(usize::MAX) };
@@ -123,7 +125,7 @@ impl<B: Backend> Walk<B> {
     }
 
     /// Runs one piece; `Some` when it was the last.
-    pub(super) fn piece(&mut self, backend: &B, tower: &impl Tower<B>, piece: Piece) -> Result<Option<B::Tensor>> {
+    pub(super) fn piece(&mut self, backend: &B, tower: &dyn Tower<B>, piece: Piece) -> Result<Option<B::Tensor>> {
         match piece {
             Piece::Layers(count) if self.place().whole => {
                 for layer in self.done..self.done.saturating_add(count).min(self.layers) {
@@ -147,7 +149,7 @@ impl<B: Backend> Walk<B> {
         self.stage = if done < self.layers { Stage::Project(Default::default()) } else { Stage::Leave(Vec::new()) };
     }
 
-    fn some_rows(&mut self, backend: &B, tower: &impl Tower<B>, most: usize) -> Result<Option<B::Tensor>> {
+    fn some_rows(&mut self, backend: &B, tower: &dyn Tower<B>, most: usize) -> Result<Option<B::Tensor>> {
         let (start, layer) = (self.next, self.done);
         let end = start.saturating_add(most).min(self.rows);
         match &mut self.stage {

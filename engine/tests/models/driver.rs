@@ -156,7 +156,7 @@ pub(crate) fn encode(
     let total = run.layers();
     loop {
         let before = run.done();
-        if let Some(done) = model.advance(backend, &mut run, layers).unwrap() {
+        if let Some(done) = run.advance(backend, layers).unwrap() {
             assert_eq!(run.done(), total);
             return done;
         }
@@ -174,7 +174,7 @@ pub(crate) fn encode_in_pieces(
     let mut run = model.begin_encode(backend, media).unwrap();
     for launches in 1.. {
         let before = run.place();
-        if let Some(done) = model.advance_piece(backend, &mut run, Piece::Rows(rows)).unwrap() {
+        if let Some(done) = run.advance_piece(backend, Piece::Rows(rows)).unwrap() {
             return (done, launches);
         }
         assert_ne!(run.place(), before, "a piece that did nothing");

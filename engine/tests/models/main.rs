@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests may panic, and print their figures")]
 
 mod driver;
+mod families;
 mod gguf;
 mod golden;
 mod omni;

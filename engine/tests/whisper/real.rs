@@ -139,7 +139,7 @@ fn towers(name: &str, tensors: &[u8]) {
     let mel = Medium::Audio(log_mel(&read(&repository().join("tests/golden/real").join(&clip.file))));
     let mut run = loaded.begin_encode(&backend, &[&mel]).expect("begins");
     let started = Instant::now();
-    let encoded = loaded.advance(&backend, &mut run, 99).expect("advances").expect("is finished").remove(0);
+    let encoded = run.advance(&backend, 99).expect("advances").expect("is finished").remove(0);
     let values = backend.download(&encoded).expect("downloads");
     println!("{name}: encoder {:.0} ms", started.elapsed().as_secs_f64() * 1e3);
     let (rows, width) = backend.shape(&encoded);

@@ -49,7 +49,7 @@ impl Rig {
         let mut run = self.loaded.begin_encode(&self.backend, media).expect("begins");
         loop {
             let before = run.done();
-            if let Some(encoded) = self.loaded.advance(&self.backend, &mut run, layers).expect("advances") {
+            if let Some(encoded) = run.advance(&self.backend, layers).expect("advances") {
                 assert_eq!(run.done(), run.layers());
                 return encoded;
             }
@@ -62,7 +62,7 @@ impl Rig {
         let mut run = self.loaded.begin_encode(&self.backend, media).expect("begins");
         loop {
             let piece = Piece::Rows(rows);
-            if let Some(encoded) = self.loaded.advance_piece(&self.backend, &mut run, piece).expect("advances") {
+            if let Some(encoded) = run.advance_piece(&self.backend, piece).expect("advances") {
                 return encoded;
             }
         }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use weft_engine::card::{Family, ModelCard};
+use weft_engine::card::ModelCard;
 use weft_engine::handle::{Engine, EngineConfig, EngineStats, MediaTicket, Model};
 use weft_engine::media::Medium;
 use weft_engine::request::{Class, RequestId};
@@ -150,9 +150,9 @@ impl Service {
     pub async fn audio(&self, model: &str, bytes: Bytes, class: Class) -> Result<Lease> {
         let served = self.served(model)?;
         let card = served.model.card();
-        let hears = card.audio.clone().filter(|_| card.family != Family::Whisper);
+        let hears = card.audio.clone().filter(|_| card.transcription.is_none());
         let processor = hears.ok_or_else(|| {
-            let takes = |card: &ModelCard| card.audio.is_some() && card.family != Family::Whisper;
+            let takes = |card: &ModelCard| card.audio.is_some() && card.transcription.is_none();
             StageError::unsupported(format!(
                 "model `{model}` does not take clips in a conversation{}",
                 self.others(takes)

@@ -3,17 +3,28 @@
 use weft_kernels::shapes::{Activation, Mask, RotaryFrequencies};
 
 use super::rotary;
-use crate::card::Family;
 use crate::checkpoint::Fields;
 use crate::error::Result;
+use crate::families::Outline;
 
 /// More than any decoder has: a config is not believed before its tensors are seen.
 const MAX_LAYERS: usize = 4096;
 const MAX_HEAD: usize = 1 << 16;
 
+/// Whose config class a decoder has: what stands in no field and what absent fields mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// Llama, SmolLM2, Mistral.
+    Llama,
+    /// Qwen2 and the models that speak through it: biases on queries, keys and values.
+    Qwen2,
+    /// Qwen3: norms over each query and key head.
+    Qwen3,
+}
+
 /// Everything that shapes a decoder, with no option left open.
 #[derive(Debug, Clone, PartialEq)]
-pub struct DecoderConfig {
+pub(crate) struct DecoderConfig {
     /// Width of the residual stream.
     pub hidden: usize,
     /// Layers.
@@ -52,7 +63,7 @@ pub struct DecoderConfig {
 
 impl DecoderConfig {
     /// Reads the decoder's own object (`text_config` in multimodal models).
-    pub fn read(fields: &Fields<'_>, family: Family) -> Result<Self> {
+    pub(crate) fn read(fields: &Fields<'_>, dialect: Dialect) -> Result<Self> {
         let hidden = fields.size("hidden_size")?;
         let heads = fields.size("num_attention_heads")?;
         let kv_heads = fields.opt_size("num_key_value_heads")?.unwrap_or(heads);
@@ -62,13 +73,13 @@ impl DecoderConfig {
         let head_dim = match fields.opt_size("head_dim")? {
             Some(head_dim) => head_dim,
             // Qwen3's config class has its own default.
-            None if family == Family::Qwen3 => 128,
+            None if dialect == Dialect::Qwen3 => 128,
             None if hidden.is_multiple_of(heads) => hidden / heads,
             None => return Err(fields.wrong("num_attention_heads", "a divisor of hidden_size")),
         };
         let context = fields.size("max_position_embeddings")?;
         let attention_bias = fields.flag("attention_bias")?.unwrap_or(false);
-        let qwen2 = matches!(family, Family::Qwen2 | Family::QwenOmni);
+        let qwen2 = dialect == Dialect::Qwen2;
         let layers = fields.size("num_hidden_layers")?;
         if layers > MAX_LAYERS {
             return Err(fields.wrong("num_hidden_layers", &format!("a number up to {MAX_LAYERS}")));
@@ -90,16 +101,22 @@ impl DecoderConfig {
             qkv_bias: qwen2 || attention_bias,
             output_bias: attention_bias && !qwen2 && fields.flag("attention_output_bias")?.unwrap_or(true),
             mlp_bias: fields.flag("mlp_bias")?.unwrap_or(false),
-            head_norms: family == Family::Qwen3,
+            head_norms: dialect == Dialect::Qwen3,
             tied: fields.flag("tie_word_embeddings")?,
             rotary: rotary::frequencies(fields, head_dim, context)?,
-            masks: masks(fields, layers, family)?,
+            masks: masks(fields, layers, dialect)?,
         })
     }
 
-    /// Bytes of keys and values a token takes, at four bytes an element.
-    pub const fn kv_token_bytes(&self) -> usize {
-        2 * 4 * self.layers * self.kv_heads * self.head_dim
+    /// The outline of a model of this decoder and nothing else.
+    pub(crate) const fn outline(&self) -> Outline {
+        Outline {
+            vocabulary: self.vocabulary,
+            context: self.context,
+            kv_bytes_per_token: 2 * 4 * self.layers * self.kv_heads * self.head_dim,
+            image: None,
+            audio: None,
+        }
     }
 }
 
@@ -116,10 +133,12 @@ pub(crate) fn activation(fields: &Fields<'_>, key: &str) -> Result<Activation> {
 }
 
 /// Visibility of every layer: `layer_types` where the config has it, else the older fields.
-fn masks(fields: &Fields<'_>, layers: usize, family: Family) -> Result<Vec<Mask>> {
+fn masks(fields: &Fields<'_>, layers: usize, dialect: Dialect) -> Result<Vec<Mask>> {
     let window = match fields.opt_size("sliding_window")? {
         // Mistral slides wherever it states a window, the Qwens only when switched on.
-        Some(window) if family == Family::Llama || fields.flag("use_sliding_window")?.unwrap_or(false) => Some(window),
+        Some(window) if dialect == Dialect::Llama || fields.flag("use_sliding_window")?.unwrap_or(false) => {
+            Some(window)
+        }
         _ => None,
     };
     let sliding = window.map_or(Mask::Causal, |window| Mask::SlidingWindow(window as u32));
@@ -135,9 +154,9 @@ fn masks(fields: &Fields<'_>, layers: usize, family: Family) -> Result<Vec<Mask>
             })
             .collect();
     }
-    let full_below = match family {
-        Family::Qwen2 | Family::Qwen3 | Family::QwenOmni => fields.count("max_window_layers")?.unwrap_or(0),
-        _ => 0,
+    let full_below = match dialect {
+        Dialect::Qwen2 | Dialect::Qwen3 => fields.count("max_window_layers")?.unwrap_or(0),
+        Dialect::Llama => 0,
     };
     Ok((0..layers).map(|layer| if layer < full_below { Mask::Causal } else { sliding }).collect())
 }

@@ -39,10 +39,6 @@ impl<B: Backend> Decoder<B> {
         Ok(Self { config, page_tokens, embedding, layers, norm, head })
     }
 
-    pub(crate) const fn config(&self) -> &DecoderConfig {
-        &self.config
-    }
-
     pub(crate) const fn kv(&self) -> KvLayout {
         let DecoderConfig { layers, kv_heads, head_dim, .. } = self.config;
         let pages = PageLayout { page_tokens: self.page_tokens, kv_heads, head_dim };

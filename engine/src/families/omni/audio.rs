@@ -5,6 +5,7 @@
 //! exactly the zero padding that it would see alone: chunks are segments of the convolutions here, without padding.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use weft_kernels::Backend;
 use weft_kernels::shapes::{Activation, AttentionSpec, Conv1dSpec, Mask, Segment};
@@ -12,8 +13,10 @@ use weft_kernels::shapes::{Activation, AttentionSpec, Conv1dSpec, Mask, Segment}
 use super::config::AudioConfig;
 use crate::checkpoint::Loader;
 use crate::error::{EngineError, ErrorKind, Result};
+use crate::families::EncoderRun;
 use crate::families::linear::{Linear, group};
-use crate::families::walk::{Piece, Tower, Walk, slice};
+use crate::families::norm::Norm;
+use crate::families::walk::{Tower, slice};
 use crate::media::LogMel;
 
 /// PyTorch's default, which the reference leaves alone.
@@ -24,8 +27,10 @@ const SECOND: Conv1dSpec = Conv1dSpec { kernel: KERNEL, stride: 2, padding: 1 };
 /// Rows averaged into one token.
 const POOLED: usize = 2;
 
-/// Weights of the tower.
-pub struct AudioTower<B: Backend> {
+/// The tower.
+pub(super) struct AudioTower<B: Backend>(Arc<Weights<B>>);
+
+struct Weights<B: Backend> {
     config: AudioConfig,
     first: (B::Weight, B::Tensor),
     second: (B::Weight, B::Tensor),
@@ -48,31 +53,15 @@ struct Layer<B: Backend> {
     outer: Linear<B>,
 }
 
-struct Norm<B: Backend> {
-    weight: B::Tensor,
-    bias: B::Tensor,
-}
-
-/// Work of the tower on a batch of clips; can stop after any piece.
-pub struct AudioRun<B: Backend> {
-    pub(in crate::families) walk: Walk<B>,
-    batch: Batch,
-}
-
-/// The clips of a run.
-struct Batch {
+/// The clips of a run, and the tower they go through.
+struct Batch<B: Backend> {
+    tower: Arc<Weights<B>>,
     /// Frames of each chunk.
     frames: Vec<Range<usize>>,
     /// Rows of each chunk.
     chunks: Vec<Segment>,
     /// Rows of each clip.
     clips: Vec<Range<usize>>,
-}
-
-/// The tower at work on one run.
-struct AtWork<'a, B: Backend> {
-    tower: &'a AudioTower<B>,
-    batch: &'a Batch,
 }
 
 impl<B: Backend> AudioTower<B> {
@@ -89,12 +78,12 @@ impl<B: Backend> AudioTower<B> {
             Ok((weight, loader.vector(&format!("audio_tower.{name}.bias"), width)?))
         };
         let head_dim = width / heads;
-        Ok(Self {
+        Ok(Self(Arc::new(Weights {
             first: conv("conv1", bins)?,
             second: conv("conv2", width)?,
             positions: loader.backend().upload(chunk / 2, width, &sinusoids(chunk / 2, width))?,
             layers,
-            norm: Norm::load(loader, "audio_tower.ln_post", width)?,
+            norm: Norm::layer(loader, "audio_tower.ln_post", width, EPS)?,
             projection: Linear::load(loader, "audio_tower.proj", [out, width], true)?,
             attention: AttentionSpec {
                 heads,
@@ -104,11 +93,11 @@ impl<B: Backend> AudioTower<B> {
                 mask: Mask::Full,
             },
             config,
-        })
+        })))
     }
 
     /// Frames of all clips below one another; nothing has run yet.
-    pub(super) fn begin(&self, backend: &B, clips: &[&LogMel]) -> Result<AudioRun<B>> {
+    pub(super) fn begin(&self, backend: &B, clips: &[&LogMel]) -> Result<EncoderRun<B>> {
         let mut values = Vec::with_capacity(clips.iter().map(|clip| clip.values.len()).sum());
         let (mut frames, mut rows) = (Vec::new(), Vec::new());
         let (mut frame, mut row) = (0, 0);
@@ -118,7 +107,7 @@ impl<B: Backend> AudioTower<B> {
             values.extend_from_slice(&clip.values);
             let (end, first_row) = (frame + clip.frames, row);
             while frame < end {
-                let len = self.config.chunk.min(end - frame);
+                let len = self.0.config.chunk.min(end - frame);
                 let convolved = (len - 1) / 2 + 1;
                 frames.push(frame..frame + len);
                 rows.push(Segment::both(row..row + convolved));
@@ -127,13 +116,13 @@ impl<B: Backend> AudioTower<B> {
             }
             clip_rows.push(first_row..row);
         }
-        let x = backend.upload(frame, self.config.bins, &values)?;
-        let batch = Batch { frames, chunks: rows, clips: clip_rows };
-        Ok(AudioRun { walk: Walk::new(backend, x, self.layers.len()), batch })
+        let x = backend.upload(frame, self.0.config.bins, &values)?;
+        let batch = Batch { tower: self.0.clone(), frames, chunks: rows, clips: clip_rows };
+        Ok(EncoderRun::new(backend, x, self.0.layers.len(), batch))
     }
 
     fn check(&self, clip: &LogMel) -> Result<()> {
-        let bins = self.config.bins;
+        let bins = self.0.config.bins;
         if clip.bins != bins || clip.values.len() != clip.frames * bins {
             let detail = format!("clip of {} frames of {} bands; the model takes {bins} bands", clip.frames, clip.bins);
             return Err(EngineError::new(ErrorKind::Malformed, detail));
@@ -144,48 +133,20 @@ impl<B: Backend> AudioTower<B> {
         }
         Ok(())
     }
-
-    /// See [`crate::families::Loaded::advance`].
-    pub fn advance(&self, backend: &B, run: &mut AudioRun<B>, layers: usize) -> Result<Option<Vec<B::Tensor>>> {
-        let AudioRun { walk, batch } = run;
-        let tokens = walk.advance(backend, &AtWork { tower: self, batch }, layers)?;
-        tokens.map(|tokens| batch.outputs(backend, &tokens)).transpose()
-    }
-
-    /// See [`crate::families::Loaded::advance_piece`].
-    pub fn advance_piece(&self, backend: &B, run: &mut AudioRun<B>, piece: Piece) -> Result<Option<Vec<B::Tensor>>> {
-        let AudioRun { walk, batch } = run;
-        let tokens = walk.piece(backend, &AtWork { tower: self, batch }, piece)?;
-        tokens.map(|tokens| batch.outputs(backend, &tokens)).transpose()
-    }
 }
 
-impl Batch {
-    /// The tokens of each clip.
-    fn outputs<B: Backend>(&self, backend: &B, tokens: &B::Tensor) -> Result<Vec<B::Tensor>> {
-        let mut start = 0;
-        let own = |rows: &Range<usize>| {
-            let count = (rows.len() / POOLED) as u32;
-            let own: Vec<u32> = (start..start + count).collect();
-            start += count;
-            Ok(backend.gather_rows(tokens, &own)?)
-        };
-        self.clips.iter().map(own).collect()
-    }
-}
-
-impl<B: Backend> Tower<B> for AtWork<'_, B> {
+impl<B: Backend> Tower<B> for Batch<B> {
     /// Whole chunks, at least one: a convolution needs its neighbours.
     fn enter(&self, backend: &B, input: &B::Tensor, from: usize, most: usize) -> Result<(B::Tensor, usize)> {
-        let all = self.batch.frames.last().map_or(0, |chunk| chunk.end);
-        let rest = self.batch.frames.iter().skip_while(|chunk| chunk.end <= from);
+        let all = self.frames.last().map_or(0, |chunk| chunk.end);
+        let rest = self.frames.iter().skip_while(|chunk| chunk.end <= from);
         let until = from.saturating_add(most);
         let chunks: Vec<_> =
             rest.enumerate().take_while(|(n, chunk)| *n == 0 || chunk.end <= until).map(|(_, chunk)| chunk).collect();
         let end = chunks.last().map_or(all, |chunk| chunk.end);
         let frames: Vec<_> = chunks.iter().map(|chunk| chunk.start - from..chunk.end - from).collect();
         let positions = chunks.iter().flat_map(|chunk| 0..((chunk.len() - 1) / 2 + 1) as u32).collect::<Vec<_>>();
-        let AudioTower { first, second, .. } = self.tower;
+        let Weights { first, second, .. } = &*self.tower;
         let x = slice(backend, input, from..end, all)?;
         let x = backend.conv1d(&x, &first.0, Some(&first.1), &frames, FIRST)?;
         let x = backend.activate(&x, Activation::Gelu)?;
@@ -201,7 +162,7 @@ impl<B: Backend> Tower<B> for AtWork<'_, B> {
     }
 
     fn attention(&self, _layer: usize) -> (&[Segment], &AttentionSpec) {
-        (&self.batch.chunks, &self.tower.attention)
+        (&self.chunks, &self.tower.attention)
     }
 
     fn finish(&self, backend: &B, layer: usize, x: &B::Tensor, attended: &B::Tensor) -> Result<B::Tensor> {
@@ -214,8 +175,8 @@ impl<B: Backend> Tower<B> for AtWork<'_, B> {
 
     /// Whole clips, at least one: rows are averaged over a clip.
     fn leave(&self, backend: &B, x: &B::Tensor, from: usize, most: usize) -> Result<(B::Tensor, usize)> {
-        let all = self.batch.clips.last().map_or(0, |clip| clip.end);
-        let rest = self.batch.clips.iter().skip_while(|clip| clip.end <= from);
+        let all = self.clips.last().map_or(0, |clip| clip.end);
+        let rest = self.clips.iter().skip_while(|clip| clip.end <= from);
         let until = from.saturating_add(most);
         let clips: Vec<_> =
             rest.enumerate().take_while(|(n, clip)| *n == 0 || clip.end <= until).map(|(_, clip)| clip).collect();
@@ -224,6 +185,17 @@ impl<B: Backend> Tower<B> for AtWork<'_, B> {
         let pooled = backend.mean_rows(&slice(backend, x, from..end, all)?, &rows, POOLED)?;
         Ok((self.tower.projection.forward(backend, &self.tower.norm.forward(backend, &pooled)?)?, end))
     }
+
+    fn outputs(&self, backend: &B, tokens: B::Tensor) -> Result<Vec<B::Tensor>> {
+        let mut start = 0;
+        let own = |rows: &Range<usize>| {
+            let count = (rows.len() / POOLED) as u32;
+            let own: Vec<u32> = (start..start + count).collect();
+            start += count;
+            Ok(backend.gather_rows(&tokens, &own)?)
+        };
+        self.clips.iter().map(own).collect()
+    }
 }
 
 impl<B: Backend> Layer<B> {
@@ -231,26 +203,15 @@ impl<B: Backend> Layer<B> {
         let name = |part: &str| format!("{prefix}.{part}");
         let (width, inner) = (config.width, config.inner);
         Ok(Self {
-            attention_norm: Norm::load(loader, &name("self_attn_layer_norm"), width)?,
+            attention_norm: Norm::layer(loader, &name("self_attn_layer_norm"), width, EPS)?,
             query: Linear::load(loader, &name("self_attn.q_proj"), [width, width], true)?,
             key: Linear::load(loader, &name("self_attn.k_proj"), [width, width], false)?,
             value: Linear::load(loader, &name("self_attn.v_proj"), [width, width], true)?,
             output: Linear::load(loader, &name("self_attn.out_proj"), [width, width], true)?,
-            product_norm: Norm::load(loader, &name("final_layer_norm"), width)?,
+            product_norm: Norm::layer(loader, &name("final_layer_norm"), width, EPS)?,
             inner: Linear::load(loader, &name("fc1"), [inner, width], true)?,
             outer: Linear::load(loader, &name("fc2"), [width, inner], true)?,
         })
-    }
-}
-
-impl<B: Backend> Norm<B> {
-    fn load(loader: &mut Loader<'_, B>, name: &str, width: usize) -> Result<Self> {
-        let weight = loader.vector(&format!("{name}.weight"), width)?;
-        Ok(Self { weight, bias: loader.vector(&format!("{name}.bias"), width)? })
-    }
-
-    fn forward(&self, backend: &B, x: &B::Tensor) -> Result<B::Tensor> {
-        Ok(backend.layer_norm(x, &self.weight, Some(&self.bias), EPS)?)
     }
 }
 

@@ -2,10 +2,10 @@
 
 use weft_kernels::shapes::Activation;
 
-use crate::card::Family;
 use crate::checkpoint::Fields;
 use crate::error::Result;
-use crate::families::decoder::config::{DecoderConfig, activation};
+use crate::families::decoder::config::{DecoderConfig, Dialect, activation};
+use crate::families::qwen_vision::config::{Generation, VisionConfig};
 
 /// The whole thinker.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,26 +17,6 @@ pub(crate) struct OmniConfig {
     pub(crate) audio_token: u32,
     /// Temporal positions a second of a picture sequence takes.
     pub(crate) positions_per_second: u32,
-}
-
-/// The vision tower.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct VisionConfig {
-    pub(crate) layers: usize,
-    pub(crate) hidden: usize,
-    pub(crate) intermediate: usize,
-    pub(crate) heads: usize,
-    pub(crate) out: usize,
-    pub(crate) patch: usize,
-    pub(crate) temporal_patch: usize,
-    /// Patches merged on each side.
-    pub(crate) merge: usize,
-    /// Merged patches on a window's side.
-    pub(crate) window: usize,
-    /// Layers that see the whole picture.
-    pub(crate) full_layers: Vec<usize>,
-    pub(crate) theta: f64,
-    pub(crate) activation: Activation,
 }
 
 /// The audio tower.
@@ -63,9 +43,9 @@ impl OmniConfig {
                 None => thinker.token(old)?.ok_or_else(|| thinker.wrong(old, "there")),
             }
         };
-        let mut text = DecoderConfig::read(&thinker.required("text_config")?, Family::QwenOmni)?;
+        let mut text = DecoderConfig::read(&thinker.required("text_config")?, Dialect::Qwen2)?;
         text.tied = thinker.flag("tie_word_embeddings")?.or(text.tied);
-        let vision = VisionConfig::read(&thinker.required("vision_config")?)?;
+        let vision = VisionConfig::read(&thinker.required("vision_config")?, Generation::Omni)?;
         let audio = AudioConfig::read(&thinker.required("audio_config")?)?;
         for (part, out) in [("vision_config.out_hidden_size", vision.out), ("audio_config.output_dim", audio.out)] {
             if out != text.hidden {
@@ -80,44 +60,6 @@ impl OmniConfig {
             audio_token: token("audio_token_id", "audio_token_index")?,
             positions_per_second: thinker.opt_size("position_id_per_seconds")?.unwrap_or(25) as u32,
         })
-    }
-}
-
-impl VisionConfig {
-    fn read(fields: &Fields<'_>) -> Result<Self> {
-        let hidden = fields.size("hidden_size")?;
-        let heads = fields.size("num_heads")?;
-        if !hidden.is_multiple_of(heads) || !(hidden / heads).is_multiple_of(4) {
-            return Err(fields.wrong("num_heads", "heads of a multiple of four elements"));
-        }
-        if fields.opt_size("in_channels")?.or(fields.opt_size("in_chans")?).unwrap_or(3) != 3 {
-            return Err(fields.unsupported("the vision tower must take three channels"));
-        }
-        let patch = fields.size("patch_size")?;
-        let merge = fields.opt_size("spatial_merge_size")?.unwrap_or(2);
-        let window = fields.opt_size("window_size")?.unwrap_or(112) / merge / patch;
-        if window == 0 {
-            return Err(fields.wrong("window_size", "at least one merged patch"));
-        }
-        let rope = fields.object("rope_parameters")?;
-        Ok(Self {
-            layers: fields.size("depth")?,
-            hidden,
-            intermediate: fields.size("intermediate_size")?,
-            heads,
-            out: fields.size("out_hidden_size")?,
-            patch,
-            temporal_patch: fields.opt_size("temporal_patch_size")?.unwrap_or(2),
-            merge,
-            window,
-            full_layers: fields.sizes("fullatt_block_indexes")?.unwrap_or_else(|| vec![7, 15, 23, 31]),
-            theta: rope.map(|rope| rope.number("rope_theta")).transpose()?.flatten().unwrap_or(10_000.0),
-            activation: activation(fields, "hidden_act")?,
-        })
-    }
-
-    pub(crate) const fn patch_values(&self) -> usize {
-        3 * self.temporal_patch * self.patch * self.patch
     }
 }
 

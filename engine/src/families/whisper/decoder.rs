@@ -10,10 +10,11 @@ use weft_kernels::Backend;
 use weft_kernels::shapes::{AttentionSpec, Mask, PagedSequence};
 
 use super::config::WhisperConfig;
-use super::layers::{Attention, FeedForward, Norm, heads};
+use super::layers::{Attention, EPSILON, FeedForward, heads};
 use crate::checkpoint::Loader;
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::families::StepBatch;
+use crate::families::norm::Norm;
 
 /// The text decoder.
 pub(super) struct Decoder<B: Backend> {
@@ -43,9 +44,9 @@ impl<B: Backend> Decoder<B> {
         let blocks = (0..config.decoder_layers).map(|layer| {
             let name = format!("{name}.layers.{layer}");
             Ok(Block {
-                self_norm: Norm::load(loader, &format!("{name}.self_attn_layer_norm"), width)?,
+                self_norm: Norm::layer(loader, &format!("{name}.self_attn_layer_norm"), width, EPSILON)?,
                 self_attention: Attention::load(loader, &format!("{name}.self_attn"), width)?,
-                cross_norm: Norm::load(loader, &format!("{name}.encoder_attn_layer_norm"), width)?,
+                cross_norm: Norm::layer(loader, &format!("{name}.encoder_attn_layer_norm"), width, EPSILON)?,
                 cross_attention: Attention::load(loader, &format!("{name}.encoder_attn"), width)?,
                 feed_forward: FeedForward::load(loader, &name, width, config.decoder_ffn_dim)?,
             })
@@ -62,7 +63,7 @@ impl<B: Backend> Decoder<B> {
             tokens,
             positions,
             blocks,
-            norm: Norm::load(loader, &format!("{name}.layer_norm"), width)?,
+            norm: Norm::layer(loader, &format!("{name}.layer_norm"), width, EPSILON)?,
             output,
         })
     }
@@ -92,7 +93,7 @@ impl<B: Backend> Decoder<B> {
         Ok(())
     }
 
-    /// See [`crate::families::Loaded::step`].
+    /// See [`crate::families::Model::step`].
     pub(super) fn step(
         &self,
         backend: &B,
@@ -105,14 +106,14 @@ impl<B: Backend> Decoder<B> {
         let tokens = backend.embed(&self.tokens, batch.ids)?;
         let mut x = backend.add(&tokens, &backend.embed(&self.positions, &positions)?)?;
         for (block, pages) in self.blocks.iter().zip(pages) {
-            let [q, k, v] = block.self_attention.project(backend, &block.self_norm.run(backend, &x)?)?;
+            let [q, k, v] = block.self_attention.project(backend, &block.self_norm.forward(backend, &x)?)?;
             backend.kv_write(pages, &k, &v, batch.slots)?;
             let attended = backend.paged_attention(&q, pages, &own, &self.spec)?;
             x = block.self_attention.finish(backend, &x, &attended)?;
-            let q = block.cross_attention.query(backend, &block.cross_norm.run(backend, &x)?)?;
+            let q = block.cross_attention.query(backend, &block.cross_norm.forward(backend, &x)?)?;
             let attended = backend.paged_attention(&q, pages, &cross, &cross_spec)?;
             x = block.cross_attention.finish(backend, &x, &attended)?;
-            x = block.feed_forward.run(backend, &x)?;
+            x = block.feed_forward.forward(backend, &x)?;
         }
         let wanted: Vec<u32> = (batch.sequences.iter().filter(|sequence| sequence.wants_logits))
             .map(|sequence| sequence.rows.end as u32 - 1)
@@ -123,7 +124,7 @@ impl<B: Backend> Decoder<B> {
         if wanted.len() < batch.ids.len() {
             x = backend.gather_rows(&x, &wanted)?;
         }
-        let x = self.norm.run(backend, &x)?;
+        let x = self.norm.forward(backend, &x)?;
         Ok(Some(backend.linear(&x, self.output.as_ref().unwrap_or(&self.tokens), None)?))
     }
 }

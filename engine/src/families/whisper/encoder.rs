@@ -10,15 +10,18 @@
 //! Source: Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision" (2022), section 2.2.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use weft_kernels::Backend;
 use weft_kernels::shapes::{Activation, AttentionSpec, Conv1dSpec, Mask, Segment};
 
 use super::config::WhisperConfig;
-use super::layers::{Attention, FeedForward, Norm, heads};
+use super::layers::{Attention, EPSILON, FeedForward, heads};
 use crate::checkpoint::Loader;
 use crate::error::{EngineError, ErrorKind, Result};
-use crate::families::walk::{Piece, Tower, Walk, slice};
+use crate::families::EncoderRun;
+use crate::families::norm::Norm;
+use crate::families::walk::{Tower, slice};
 use crate::media::{LogMel, Medium};
 
 const KERNEL: usize = 3;
@@ -26,7 +29,9 @@ const FIRST: Conv1dSpec = Conv1dSpec { kernel: KERNEL, stride: 1, padding: 1 };
 const SECOND: Conv1dSpec = Conv1dSpec { kernel: KERNEL, stride: WhisperConfig::STRIDE, padding: 1 };
 
 /// The audio encoder.
-pub(super) struct Encoder<B: Backend> {
+pub(super) struct Encoder<B: Backend>(Arc<Weights<B>>);
+
+struct Weights<B: Backend> {
     frames: usize,
     bins: usize,
     spec: AttentionSpec,
@@ -43,19 +48,12 @@ struct Block<B: Backend> {
     feed_forward: FeedForward<B>,
 }
 
-/// Work of the encoder that can stop after any piece.
-pub struct WhisperRun<B: Backend> {
-    pub(in crate::families) walk: Walk<B>,
+/// The clips of a run, and the encoder they go through.
+struct Batch<B: Backend> {
+    encoder: Arc<Weights<B>>,
     clips: usize,
     /// Rows of each clip.
     segments: Vec<Segment>,
-}
-
-/// The encoder at work on one run.
-struct AtWork<'a, B: Backend> {
-    encoder: &'a Encoder<B>,
-    clips: usize,
-    segments: &'a [Segment],
 }
 
 impl<B: Backend> Encoder<B> {
@@ -70,42 +68,43 @@ impl<B: Backend> Encoder<B> {
         let blocks = (0..config.encoder_layers).map(|layer| {
             let name = format!("{name}.layers.{layer}");
             Ok(Block {
-                norm: Norm::load(loader, &format!("{name}.self_attn_layer_norm"), width)?,
+                norm: Norm::layer(loader, &format!("{name}.self_attn_layer_norm"), width, EPSILON)?,
                 attention: Attention::load(loader, &format!("{name}.self_attn"), width)?,
                 feed_forward: FeedForward::load(loader, &name, width, config.encoder_ffn_dim)?,
             })
         });
-        Ok(Self {
+        Ok(Self(Arc::new(Weights {
             frames: config.frames(),
             bins: config.num_mel_bins,
             spec: heads(width, config.encoder_attention_heads, Mask::Full),
             convolutions,
             blocks: blocks.collect::<Result<_>>()?,
             positions: loader.matrix(&format!("{name}.embed_positions.weight"), config.max_source_positions, width)?,
-            norm: Norm::load(loader, &format!("{name}.layer_norm"), width)?,
-        })
+            norm: Norm::layer(loader, &format!("{name}.layer_norm"), width, EPSILON)?,
+        })))
     }
 
     /// Takes clips of exactly one window each.
-    pub(super) fn begin(&self, backend: &B, media: &[&Medium]) -> Result<WhisperRun<B>> {
+    pub(super) fn begin(&self, backend: &B, media: &[&Medium]) -> Result<EncoderRun<B>> {
         let mels = media.iter().map(|medium| self.check(medium)).collect::<Result<Vec<_>>>()?;
         let hidden = match mels.as_slice() {
             [] => return Err(EngineError::new(ErrorKind::Malformed, "no clip to encode")),
             [mel] => backend.upload(mel.frames, mel.bins, &mel.values)?,
             many => {
                 let values: Vec<f32> = many.iter().flat_map(|mel| mel.values.iter().copied()).collect();
-                backend.upload(many.len() * self.frames, self.bins, &values)?
+                backend.upload(many.len() * self.0.frames, self.0.bins, &values)?
             }
         };
-        let segments = segments(mels.len(), self.frames / WhisperConfig::STRIDE).map(Segment::both).collect();
-        Ok(WhisperRun { walk: Walk::new(backend, hidden, self.blocks.len()), clips: mels.len(), segments })
+        let segments = segments(mels.len(), self.0.frames / WhisperConfig::STRIDE).map(Segment::both).collect();
+        let batch = Batch { encoder: self.0.clone(), clips: mels.len(), segments };
+        Ok(EncoderRun::new(backend, hidden, self.0.blocks.len(), batch))
     }
 
     fn check<'m>(&self, medium: &'m Medium) -> Result<&'m LogMel> {
         let Medium::Audio(mel) = medium else {
             return Err(EngineError::new(ErrorKind::Unsupported, "a Whisper model takes clips, not pictures"));
         };
-        let (frames, bins) = (self.frames, self.bins);
+        let (frames, bins) = (self.0.frames, self.0.bins);
         if mel.bins != bins || mel.frames != frames || mel.values.len() != frames * bins {
             let message = format!(
                 "a Whisper window is exactly {frames} frames of {bins} mel bands (pad the clip's end); got {} frames of \
@@ -118,47 +117,12 @@ impl<B: Backend> Encoder<B> {
         }
         Ok(mel)
     }
-
-    /// Runs up to `layers` more layers; gives one tensor a clip when the last has run.
-    pub(super) fn advance(
-        &self,
-        backend: &B,
-        run: &mut WhisperRun<B>,
-        layers: usize,
-    ) -> Result<Option<Vec<B::Tensor>>> {
-        let WhisperRun { walk, clips, segments } = run;
-        let encoded = walk.advance(backend, &AtWork { encoder: self, clips: *clips, segments }, layers)?;
-        encoded.map(|encoded| self.outputs(backend, encoded, *clips)).transpose()
-    }
-
-    /// Runs one piece; gives one tensor a clip when it was the last.
-    pub(super) fn advance_piece(
-        &self,
-        backend: &B,
-        run: &mut WhisperRun<B>,
-        piece: Piece,
-    ) -> Result<Option<Vec<B::Tensor>>> {
-        let WhisperRun { walk, clips, segments } = run;
-        let encoded = walk.piece(backend, &AtWork { encoder: self, clips: *clips, segments }, piece)?;
-        encoded.map(|encoded| self.outputs(backend, encoded, *clips)).transpose()
-    }
-
-    fn outputs(&self, backend: &B, encoded: B::Tensor, clips: usize) -> Result<Vec<B::Tensor>> {
-        if clips == 1 {
-            return Ok(vec![encoded]);
-        }
-        let clip = |rows: Range<usize>| {
-            let rows: Vec<u32> = rows.map(|row| row as u32).collect();
-            Ok(backend.gather_rows(&encoded, &rows)?)
-        };
-        segments(clips, self.frames / WhisperConfig::STRIDE).map(clip).collect()
-    }
 }
 
-impl<B: Backend> Tower<B> for AtWork<'_, B> {
+impl<B: Backend> Tower<B> for Batch<B> {
     /// Whole clips, at least one: a convolution needs its neighbours.
     fn enter(&self, backend: &B, input: &B::Tensor, from: usize, most: usize) -> Result<(B::Tensor, usize)> {
-        let Encoder { frames, convolutions, positions, .. } = self.encoder;
+        let Weights { frames, convolutions, positions, .. } = &*self.encoder;
         let clips = (most / frames).clamp(1, self.clips - from / frames);
         let end = from + clips * frames;
         let ranges: Vec<_> = segments(clips, *frames).collect();
@@ -174,22 +138,27 @@ impl<B: Backend> Tower<B> for AtWork<'_, B> {
 
     fn project(&self, backend: &B, layer: usize, x: &B::Tensor, _rows: Range<usize>) -> Result<[B::Tensor; 3]> {
         let block = &self.encoder.blocks[layer];
-        block.attention.project(backend, &block.norm.run(backend, x)?)
+        block.attention.project(backend, &block.norm.forward(backend, x)?)
     }
 
     fn attention(&self, _layer: usize) -> (&[Segment], &AttentionSpec) {
-        (self.segments, &self.encoder.spec)
+        (&self.segments, &self.encoder.spec)
     }
 
     fn finish(&self, backend: &B, layer: usize, x: &B::Tensor, attended: &B::Tensor) -> Result<B::Tensor> {
         let block = &self.encoder.blocks[layer];
-        block.feed_forward.run(backend, &block.attention.finish(backend, x, attended)?)
+        block.feed_forward.forward(backend, &block.attention.finish(backend, x, attended)?)
     }
 
     fn leave(&self, backend: &B, x: &B::Tensor, from: usize, most: usize) -> Result<(B::Tensor, usize)> {
         let all = self.clips * self.encoder.frames / WhisperConfig::STRIDE;
         let end = from.saturating_add(most).min(all);
-        Ok((self.encoder.norm.run(backend, &slice(backend, x, from..end, all)?)?, end))
+        Ok((self.encoder.norm.forward(backend, &slice(backend, x, from..end, all)?)?, end))
+    }
+
+    fn outputs(&self, backend: &B, encoded: B::Tensor) -> Result<Vec<B::Tensor>> {
+        let rows = self.encoder.frames / WhisperConfig::STRIDE;
+        segments(self.clips, rows).map(|clip| slice(backend, &encoded, clip, self.clips * rows)).collect()
     }
 }
 

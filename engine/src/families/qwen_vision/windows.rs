@@ -33,8 +33,8 @@ impl WindowOrder {
             for top in (0..height).step_by(window) {
                 for left in (0..width).step_by(window) {
                     let start = order.tokens.len();
-                    for row in top..(top + window).min(height) {
-                        let columns = left..(left + window).min(width);
+                    for row in top..top.saturating_add(window).min(height) {
+                        let columns = left..left.saturating_add(window).min(width);
                         order.tokens.extend(columns.map(|column| ((frame * height + row) * width + column) as u32));
                     }
                     order.windows.push(start..order.tokens.len());

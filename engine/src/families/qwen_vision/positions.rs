@@ -11,7 +11,7 @@ use crate::families::{Positions, PromptPart};
 
 /// Positions of a prompt's rows. `merge` patches on a side make a token; frames of a picture sequence, one a second, are
 /// `per_second` apart.
-pub(super) fn positions(parts: &[PromptPart], merge: usize, per_second: u32) -> Positions {
+pub(crate) fn positions(parts: &[PromptPart], merge: usize, per_second: u32) -> Positions {
     let mut positions = Positions { rows: Vec::new(), next: 0 };
     for part in parts {
         let start = positions.next;
