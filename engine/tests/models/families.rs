@@ -13,7 +13,7 @@ use weft_kernels::{Backend, CpuBackend};
 use crate::driver::{PAGE_TOKENS, encode, encode_in_pieces, relative_error};
 use crate::golden::floats;
 
-/// Largest accepted relative error of a tower; 1.2e-6 was observed.
+/// Largest accepted relative error of a tower; 1.5e-6 was observed.
 const TOWER: f32 = 1e-4;
 const FAMILIES: [&str; 2] = ["qwen2_5_vl", "qwen2_vl"];
 

@@ -45,7 +45,7 @@ impl<B: Backend> Decoder<B> {
         KvLayout { layers, pages, cross: false, element_bytes: size_of::<f32>() }
     }
 
-    /// See [`crate::families::Loaded::step`].
+    /// See [`crate::families::Model::step`].
     pub(crate) fn step(
         &self,
         backend: &B,
