@@ -154,6 +154,15 @@ impl<B: Backend> Loaded<B> {
         }
     }
 
+    /// Layers of the vision and of the audio tower; 0 where there is none.
+    pub fn encoder_layers(&self) -> [usize; 2] {
+        match self {
+            Self::Decoder(_) => [0, 0],
+            Self::Omni(model) => [model.vision().layers(), model.audio().layers()],
+            Self::Whisper(model) => [0, model.encoder_layers()],
+        }
+    }
+
     /// Positions of a prompt's rows and of the answer after it.
     pub fn positions(&self, parts: &[PromptPart]) -> Positions {
         match self {

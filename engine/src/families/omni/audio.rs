@@ -76,6 +76,11 @@ struct AtWork<'a, B: Backend> {
 }
 
 impl<B: Backend> AudioTower<B> {
+    /// Layers.
+    pub fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
     pub(super) fn load(loader: &mut Loader<'_, B>, config: AudioConfig) -> Result<Self> {
         let AudioConfig { width, heads, bins, out, chunk, .. } = config;
         let mut layers = Vec::new();

@@ -65,6 +65,11 @@ struct AtWork<'a, B: Backend> {
 }
 
 impl<B: Backend> VisionTower<B> {
+    /// Layers.
+    pub fn layers(&self) -> usize {
+        self.blocks.len()
+    }
+
     pub(super) fn load(loader: &mut Loader<'_, B>, config: VisionConfig) -> Result<Self> {
         let VisionConfig { hidden, heads, merge, out, .. } = config;
         let mut blocks = Vec::new();

@@ -59,6 +59,10 @@ struct AtWork<'a, B: Backend> {
 }
 
 impl<B: Backend> Encoder<B> {
+    pub(super) fn layers(&self) -> usize {
+        self.blocks.len()
+    }
+
     pub(super) fn load(loader: &mut Loader<'_, B>, config: &WhisperConfig) -> Result<Self> {
         let width = config.d_model;
         let name = "model.encoder";

@@ -57,6 +57,11 @@ impl<B: Backend> Whisper<B> {
         &self.card
     }
 
+    /// Layers of the encoder.
+    pub fn encoder_layers(&self) -> usize {
+        self.encoder.layers()
+    }
+
     /// Key/value memory it needs: one layout for self and cross pages.
     pub fn kv(&self) -> KvLayout {
         let spec = self.decoder.spec();
