@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use weft_stages::MediaFacts;
 use weft_stages::service::MediumPrice;
-use weft_stages::text::{Speaker, Turn};
+use weft_stages::text::{Content, Speaker, Turn};
 
 use super::check::{Checks, conversation_turns};
 use super::media::describe;
 use super::stage_error;
 use crate::admission::{Desk, Load};
-use crate::definition::{GenerateStage, StageKind};
+use crate::definition::{GenerateStage, StageKind, Template};
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Input, Options};
 
@@ -241,9 +241,17 @@ impl Pricing<'_> {
         }
         // What an earlier stage writes is not known yet; it counts as long as answers usually are.
         let written: usize = stage.uses.iter().map(|_| self.desk.expected(model, usize::MAX)).sum();
-        let prompt = stage.prompt.render(self.input.prompt.as_deref(), &BTreeMap::new());
-        let prompt = prompt.or_else(|_| Ok::<_, Error>(self.input.prompt.clone().unwrap_or_default()))?;
-        let (tokens, counted) = self.tokens(model, &[Turn::text(Speaker::User, prompt)])?;
+        let given = self.input.prompt.as_deref();
+        let fill = |template: &Template| template.render(given, &BTreeMap::new());
+        let prompt = fill(&stage.prompt).unwrap_or_else(|_| given.unwrap_or_default().to_owned());
+        // Templates put marks of their own around each medium.
+        let media = self.media.iter().filter(|found| self.takes(stage, &found.facts));
+        let mut content: Vec<Content<()>> = media.map(|found| place(&found.facts)).collect();
+        content.push(Content::Text(prompt));
+        let system = stage.system.as_ref().and_then(|system| fill(system).ok());
+        let mut turns: Vec<_> = system.map(|text| Turn::text(Speaker::System, text)).into_iter().collect();
+        turns.push(Turn { speaker: Speaker::User, content });
+        let (tokens, counted) = self.tokens(model, &turns)?;
         Ok((tokens + written, counted && stage.uses.is_empty()))
     }
 
@@ -266,6 +274,14 @@ impl Pricing<'_> {
             true => self.options.clone().over(own),
             false => own.clone(),
         }
+    }
+}
+
+/// A medium's place in a conversation.
+fn place(facts: &MediaFacts) -> Content<()> {
+    match facts {
+        MediaFacts::Image(_) => Content::Image(()),
+        MediaFacts::Audio(_) => Content::Audio(()),
     }
 }
 
