@@ -4,9 +4,12 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Deserialize;
-use weft_pipelines::config::{DeviceChoice, Limits, ModelEntry, ModelSource, Objectives, Policy, RuntimeConfig};
+use weft_pipelines::config::{
+    Admission, DeviceChoice, Limits, ModelEntry, ModelSource, Objectives, Policy, RuntimeConfig,
+};
 use weft_pipelines::{Error, ErrorKind, Result};
 
 use crate::embedded;
@@ -32,6 +35,8 @@ pub struct Written {
     pub memory: WrittenMemory,
     /// Limits of one request.
     pub limits: WrittenLimits,
+    /// Limits of all requests together.
+    pub admission: WrittenAdmission,
     /// Who may call.
     pub auth: WrittenAuth,
 }
@@ -163,6 +168,41 @@ pub struct WrittenLimits {
     pub prompt_kib: Option<usize>,
 }
 
+/// Limits of all requests together, as written.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WrittenAdmission {
+    /// Longest predicted wait of an interactive request, in milliseconds.
+    pub wait_ms: Option<f32>,
+    /// Requests.
+    pub requests: Option<usize>,
+    /// MiB of bodies and media.
+    pub mib: Option<usize>,
+    /// Megapixels of pictures.
+    pub megapixels: Option<f64>,
+    /// Seconds of clips.
+    pub audio_seconds: Option<f64>,
+    /// Tokens of prompts and answers.
+    pub tokens: Option<usize>,
+}
+
+impl WrittenAdmission {
+    fn resolve(&self, defaults: Admission) -> Result<Admission> {
+        if self.wait_ms.is_some_and(|ms| !(ms > 0.0 && ms <= 3.6e6)) {
+            let detail = "admission.wait_ms must be over 0 and at most 3600000 (an hour)";
+            return Err(Error::new(ErrorKind::Malformed, detail).about("admission.wait_ms"));
+        }
+        Ok(Admission {
+            requests: self.requests.unwrap_or(defaults.requests).max(1),
+            bytes: self.mib.map_or(defaults.bytes, |mib| mib << 20),
+            pixels: self.megapixels.map_or(defaults.pixels, |m| (m * 1e6) as u64),
+            seconds: self.audio_seconds.unwrap_or(defaults.seconds),
+            tokens: self.tokens.unwrap_or(defaults.tokens),
+            wait: self.wait_ms.map(|ms| Duration::from_secs_f32(ms / 1e3)).or(defaults.wait),
+        })
+    }
+}
+
 /// Who may call, as written.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -271,6 +311,7 @@ impl Written {
             slo: self.slo.resolve(defaults.slo)?,
             costs: None,
             limits,
+            admission: self.admission.resolve(defaults.admission)?,
         };
         Ok((runtime, ServeSettings { listen, limits, api_keys: self.auth.api_keys }))
     }

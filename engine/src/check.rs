@@ -17,6 +17,8 @@ pub(crate) struct ModelFacts {
     pub(crate) kv: KvLayout,
     /// Pages in its pool.
     pub(crate) pages: usize,
+    /// Layers of its vision and of its audio tower; 0 where it has none.
+    pub(crate) encoder_layers: [usize; 2],
 }
 
 /// Pages that a request needs: for the sequence itself, and for the encoded frames it attends to.

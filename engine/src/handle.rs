@@ -19,6 +19,7 @@ use crate::device::{self, Opened};
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::media::{MediaId, Medium};
 use crate::request::{Class, Generate, TokenEvent};
+use crate::scheduler::CostModel;
 pub use crate::stats::{EngineStats, StepKind, StepRecord};
 
 /// Name of the GPU that [`DeviceChoice::Auto`] takes, or why it takes none; cheap, and starts nothing on it.
@@ -173,7 +174,15 @@ pub struct Model {
 }
 
 impl Model {
-    fn facts(&self) -> &ModelFacts {
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(crate) fn costs(&self) -> Arc<CostModel> {
+        self.core.shared.costs()
+    }
+
+    pub(crate) fn facts(&self) -> &ModelFacts {
         &self.core.models[self.index]
     }
 

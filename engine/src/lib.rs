@@ -19,6 +19,7 @@ pub mod families;
 pub mod grammar;
 pub mod handle;
 pub mod media;
+mod price;
 pub mod request;
 pub mod rules;
 mod sampling;

@@ -1,6 +1,7 @@
 //! What the runtime is started with, resolved: no options left open.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub use weft_stages::{DeviceChoice, Policy};
 
@@ -63,6 +64,29 @@ impl Default for Limits {
     }
 }
 
+/// What all requests in the works may hold together, and how long a caller is asked to wait.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Admission {
+    /// Requests, those whose body is still read included.
+    pub requests: usize,
+    /// Bytes of bodies and media.
+    pub bytes: usize,
+    /// Pixels of pictures, as declared in their headers.
+    pub pixels: u64,
+    /// Seconds of clips.
+    pub seconds: f64,
+    /// Tokens of prompts and answers, at most.
+    pub tokens: usize,
+    /// Longest predicted wait of an interactive request; `None` takes [`Objectives::first_token_ms`].
+    pub wait: Option<Duration>,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self { requests: 288, bytes: 512 << 20, pixels: 400_000_000, seconds: 14_400.0, tokens: 4 << 20, wait: None }
+    }
+}
+
 /// Latencies that the scheduler works towards.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Objectives {
@@ -106,6 +130,8 @@ pub struct RuntimeConfig {
     pub costs: Option<PathBuf>,
     /// Limits of one request.
     pub limits: Limits,
+    /// Limits of all requests together.
+    pub admission: Admission,
 }
 
 impl Default for RuntimeConfig {
@@ -123,6 +149,7 @@ impl Default for RuntimeConfig {
             slo: Objectives::default(),
             costs: None,
             limits: Limits::default(),
+            admission: Admission::default(),
         }
     }
 }

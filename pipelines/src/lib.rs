@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+mod admission;
 pub mod batch;
 pub mod bench;
 mod catalog;
@@ -20,12 +21,14 @@ mod run;
 pub mod runtime;
 pub mod summary;
 
+pub use admission::{Reason, Verdict};
 pub use config::{DeviceChoice, Limits, ModelEntry, ModelSource, RuntimeConfig};
 pub use definition::{Definition, Diagnostic};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Refusal, Result};
 pub use event::{Event, FinishReason, Outcome, Span, TokenLogprob, TranscriptSegment, Usage};
 pub use request::{Class, Input, Message, Options, Part, Request, Role, Target};
-pub use runtime::{EventStream, Runtime};
+pub use run::{MediumCost, Price};
+pub use runtime::{Entry, EventStream, Quote, Runtime};
 pub use summary::{Arity, EngineStats, ModelKind, ModelSummary, PipelineSummary, RuntimeStats, StageDepth, StepKind};
 
 /// What a file of learned costs says, one line a model on a device: its decode steps, prefill and encoder layers.

@@ -50,6 +50,19 @@ pub struct Input {
     pub prompt: Option<String>,
 }
 
+impl Input {
+    /// Bytes of its media and its text.
+    pub fn bytes(&self) -> usize {
+        let part = |part: &Part| match part {
+            Part::Text(text) => text.len(),
+            Part::Image(file) | Part::Audio(file) => file.len(),
+        };
+        let messages = self.messages.iter().flat_map(|message| &message.parts).map(part);
+        let files = self.images.iter().chain(&self.audios).map(Bytes::len);
+        messages.chain(files).sum::<usize>() + self.prompt.as_ref().map_or(0, String::len)
+    }
+}
+
 /// Options of an answer. `None` takes the pipeline's value, else the checkpoint's, else greedy.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]

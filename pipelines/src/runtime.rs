@@ -3,17 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weft_stages::{EngineConfig, ModelConfig, Precision, Service, ServiceConfig, StagesConfig};
 
-use crate::catalog::{self, Catalog, Read};
+use crate::admission::{Desk, Permit, Verdict};
+use crate::catalog::{self, Bound, Catalog, Read};
 use crate::config::{ModelEntry, ModelSource, RuntimeConfig};
 use crate::definition::is_path;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, Outcome};
-use crate::request::Request;
-use crate::run::{self, Checks, EVENTS, Job};
+use crate::request::{Class, Input, Options, Request};
+use crate::run::{self, Checked, Checks, EVENTS, Job, Price, Priced, Pricing};
 use crate::summary::{ModelKind, ModelSummary, PipelineSummary, RuntimeStats, StageDepth};
 
 /// Engine, stages and validated pipelines. Clones share it; the last drop stops and joins everything.
@@ -30,6 +31,7 @@ struct Inner {
     config: RuntimeConfig,
     inbox: usize,
     requests: Arc<AtomicUsize>,
+    desk: Arc<Desk>,
 }
 
 impl Runtime {
@@ -45,6 +47,41 @@ impl Runtime {
     /// Starts a request. Everything that can be refused without work is refused here, before a stream opens. Must be
     /// called inside a tokio runtime.
     pub fn run(&self, request: Request) -> Result<EventStream> {
+        let entry = self.enter(request.input.bytes(), request.class)?;
+        self.run_entered(entry, request)
+    }
+
+    /// Takes a place for a request whose body, of at most so many bytes, is still to be read; refused at once when there is
+    /// no room. Dropping it gives the place back.
+    ///
+    /// # Errors
+    /// `Overloaded` with [`crate::Refusal`]; `Internal` when the device has ended.
+    pub fn enter(&self, bytes: usize, class: Class) -> Result<Entry> {
+        if !self.inner.service.alive() {
+            return Err(Error::new(ErrorKind::Internal, "the device ended by a fault; the service must be restarted"));
+        }
+        Ok(Entry(self.inner.desk.enter(bytes, class)?))
+    }
+
+    /// What a request will cost and what it would hear now. Refuses what [`Runtime::run`] would refuse whatever the load.
+    pub fn price(&self, request: Request) -> Result<Quote> {
+        let bound = Arc::clone(self.inner.catalog.find(&request.target)?);
+        let (_, priced) = self.priced(&bound, request.input, &request.options)?;
+        let verdict = self.inner.desk.verdict(&priced.load, request.class, request.deadline);
+        Ok(Quote { price: priced.price, verdict })
+    }
+
+    fn priced(&self, bound: &Arc<Bound>, input: Input, options: &Options) -> Result<(Input, Priced)> {
+        let inner = &*self.inner;
+        let checks = Checks { service: &inner.service, bound, limits: inner.config.limits };
+        let Checked { input, media } = run::checked(&checks, input, options)?;
+        let (desk, batch) = (&*inner.desk, inner.config.max_batch);
+        let priced = Pricing { checks: &checks, desk, batch, input: &input, options, media: &media }.price()?;
+        Ok((input, priced))
+    }
+
+    /// Like [`Runtime::run`], for a request that entered.
+    pub fn run_entered(&self, entry: Entry, request: Request) -> Result<EventStream> {
         let began = Instant::now();
         let inner = &*self.inner;
         let Request { target, input, options, class, deadline } = request;
@@ -52,8 +89,9 @@ impl Runtime {
             return Err(Error::new(ErrorKind::Deadline, "the time for this request is up"));
         }
         let bound = Arc::clone(inner.catalog.find(&target)?);
-        let checks = Checks { service: &inner.service, bound: &bound, limits: inner.config.limits };
-        let input = run::checked(&checks, input, &options)?;
+        let (input, priced) = self.priced(&bound, input, &options)?;
+        entry.0.admit(priced.load, class, deadline)?;
+        let admitted = run::Admitted { permit: entry.0, desk: Arc::clone(&inner.desk), stages: priced.stages };
         let handle = tokio::runtime::Handle::try_current()
             .map_err(|_| Error::new(ErrorKind::Internal, "requests run inside a tokio runtime"))?;
         let (events, receiver) = flume::bounded(EVENTS);
@@ -69,6 +107,7 @@ impl Runtime {
             began,
             events,
             tally: run::Tally::default(),
+            admitted,
         });
         let running = Running::new(&inner.requests);
         let task = handle.spawn(async move {
@@ -105,6 +144,7 @@ impl Runtime {
     /// Counts.
     pub fn stats(&self) -> RuntimeStats {
         let depth = self.inner.service.depth();
+        let (entered, held_bytes) = self.inner.desk.held();
         let stage = |name: &str, depth: weft_stages::StageDepth| StageDepth {
             stage: name.to_owned(),
             waiting: depth.waiting,
@@ -114,6 +154,10 @@ impl Runtime {
             engine: self.inner.service.stats(),
             stages: vec![stage("image", depth.image), stage("audio", depth.audio), stage("text", depth.text)],
             requests: self.inner.requests.load(Ordering::Relaxed),
+            entered,
+            held_bytes,
+            wait: self.inner.desk.wait(),
+            refused: self.inner.desk.refusals().into_iter().map(|(reason, count)| (reason.name(), count)).collect(),
         }
     }
 
@@ -152,7 +196,9 @@ fn open(config: RuntimeConfig) -> Result<Runtime> {
     let cards: Vec<_> = service.cards().cloned().collect();
     let catalog = Catalog::new(read, &cards, &models);
     let requests = Arc::new(AtomicUsize::new(0));
-    Ok(Runtime { inner: Arc::new(Inner { service, catalog, models, config, inbox, requests }) })
+    let wait = config.admission.wait.unwrap_or(Duration::from_secs_f32(config.slo.first_token_ms / 1e3));
+    let desk = Arc::new(Desk::new(config.admission, wait, config.max_batch));
+    Ok(Runtime { inner: Arc::new(Inner { service, catalog, models, config, inbox, requests, desk }) })
 }
 
 /// What the engine is started with for these models.
@@ -225,6 +271,19 @@ fn stages_config(config: &RuntimeConfig) -> StagesConfig {
     stages.limits.audio.bytes = config.limits.media_bytes;
     stages.limits.audio.seconds = config.limits.audio_seconds;
     stages
+}
+
+/// A place in the house; see [`Runtime::enter`].
+#[derive(Debug)]
+pub struct Entry(Permit);
+
+/// What a request will cost, and what it would hear now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Quote {
+    /// The cost.
+    pub price: Price,
+    /// The answer at the door.
+    pub verdict: Verdict,
 }
 
 /// Counts a request while it runs.

@@ -109,4 +109,12 @@ pub struct RuntimeStats {
     pub stages: Vec<StageDepth>,
     /// Requests running.
     pub requests: usize,
+    /// Requests in the house, those whose body is still read included.
+    pub entered: usize,
+    /// Bytes of bodies and media that they hold.
+    pub held_bytes: usize,
+    /// Predicted wait of the next request.
+    pub wait: std::time::Duration,
+    /// Requests refused at the door, by reason.
+    pub refused: Vec<(&'static str, u64)>,
 }

@@ -18,7 +18,8 @@ fn prompts(of: &str) -> Value {
 /// to the text, alone and then all at once.
 async fn every_prompt_gives_the_reference_text(of: &str, at_least: usize) {
     let checkpoint = root().join(format!("tests/golden/{of}/checkpoint"));
-    let door = Door::with("", &[format!("golden={}", checkpoint.display())]).await;
+    // The crowd may wait as long as it takes.
+    let door = Door::with("admission: {wait_ms: 600000}\n", &[format!("golden={}", checkpoint.display())]).await;
     let golden = prompts(of);
     let cases = golden["cases"].as_array().expect("cases");
     assert!(cases.len() >= at_least, "{of}: too few golden cases");

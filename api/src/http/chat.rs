@@ -140,7 +140,7 @@ pub(super) async fn completions(
     Extension(id): Extension<RequestId>,
     request: HttpRequest,
 ) -> Result<Response, ApiError> {
-    let runtime = app.runtime()?;
+    let (runtime, entry) = app.enter(request.headers(), Class::Interactive)?;
     let mut body: ChatBody = json_body(request).await?;
     let models = runtime.models();
     if !models.iter().any(|m| m.name == body.model) {
@@ -149,13 +149,14 @@ pub(super) async fn completions(
     let options = body.options()?;
     let messages = messages(std::mem::take(&mut body.messages))?;
     let watch = Watch::new(&app, count(&messages, true), count(&messages, false));
-    let events = runtime.run(Request {
+    let asked = Request {
         target: Target::Model(body.model.clone()),
         input: Input { messages, ..Input::default() },
         options,
         class: Class::Interactive,
         deadline: None,
-    })?;
+    };
+    let events = runtime.run_entered(entry, asked)?;
     let envelope = Envelope::new(&id, body.model);
     if body.stream {
         let usage = body.stream_options.unwrap_or_default().include_usage;

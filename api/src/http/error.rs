@@ -1,10 +1,12 @@
 //! The one place where an error class becomes a status number.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
-use weft_pipelines::{Error, ErrorKind};
+use weft_pipelines::{Error, ErrorKind, Reason};
 
 /// An error on its way to a caller: `{"error": {"message", "type", "code", "param", "request_id"}}`.
 #[derive(Debug, Clone)]
@@ -63,6 +65,11 @@ impl ApiError {
         Self { error, status: StatusCode::BAD_REQUEST }
     }
 
+    /// Predicted time until the same request may go well, where it is known.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        self.error.refusal.map(|refusal| refusal.retry_after)
+    }
+
     /// The JSON that goes out, also as the data of an `error` event in a stream.
     pub fn body(&self, request_id: &str) -> serde_json::Value {
         let kind = match self.status.as_u16() {
@@ -84,7 +91,11 @@ impl ApiError {
 
 impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
-        let status = status_of(error.kind);
+        // What the whole house holds is this service's trouble; a queue is something that callers can wait out.
+        let status = match error.refusal.map(|refusal| refusal.reason) {
+            Some(Reason::Bytes | Reason::Pixels | Reason::Seconds | Reason::Tokens) => StatusCode::SERVICE_UNAVAILABLE,
+            _ => status_of(error.kind),
+        };
         Self { error, status }
     }
 }

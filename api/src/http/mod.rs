@@ -21,13 +21,13 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use weft_pipelines::config::Limits;
-use weft_pipelines::{Error, ErrorKind, Runtime};
+use weft_pipelines::{Class, Entry, Error, ErrorKind, Runtime};
 
 pub use error::{ApiError, status_of};
 pub use metrics::Metrics;
@@ -100,7 +100,19 @@ impl App {
     /// Seconds until the queue is predicted to be worked off.
     fn retry_after(&self) -> u64 {
         let queue_ms = self.inner.runtime.get().and_then(|runtime| runtime.as_ref().ok());
-        retry_after_s(queue_ms.map_or(0, |runtime| runtime.stats().engine.queue_ms))
+        seconds(queue_ms.map_or(0, |runtime| runtime.stats().engine.queue_ms.into()))
+    }
+
+    /// Takes a place for this request before its body is read, or refuses it at once. A body of unknown length counts as
+    /// the longest one.
+    pub(crate) fn enter(&self, headers: &HeaderMap, class: Class) -> Result<(&Runtime, Entry), ApiError> {
+        let runtime = self.runtime()?;
+        let stated = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let bytes = stated.unwrap_or(usize::MAX).min(self.body_limit());
+        if !runtime.stats().engine.alive {
+            return Err(ApiError::unavailable("the device ended by a fault; the service must be restarted"));
+        }
+        Ok((runtime, runtime.enter(bytes, class)?))
     }
 
     fn body_limit(&self) -> usize {
@@ -116,6 +128,7 @@ pub fn router(app: App) -> Router {
     let guarded = Router::new()
         .route("/v1/pipelines", get(pipelines::list))
         .route("/v1/pipelines/{name}/run", post(pipelines::run))
+        .route("/v1/pipelines/{name}/price", post(pipelines::price))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{name}", get(models::show))
         .route("/v1/tokenize", post(models::tokenize))
@@ -152,7 +165,10 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut response = next.run(request).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        let retry = response.headers().contains_key(header::RETRY_AFTER).then(|| app.retry_after());
+        let retry = response
+            .headers()
+            .contains_key(header::RETRY_AFTER)
+            .then(|| error.retry_after().map_or_else(|| app.retry_after(), |time| seconds(time.as_millis())));
         let status = response.status();
         response = (status, axum::Json(error.body(&id))).into_response();
         if let Some(retry) = retry {
@@ -170,8 +186,8 @@ async fn identify(State(app): State<App>, mut request: Request, next: Next) -> R
 }
 
 /// Whole seconds for a queue of this many milliseconds: at least one, at most an hour.
-fn retry_after_s(queue_ms: u64) -> u64 {
-    queue_ms.div_ceil(1000).clamp(1, 3600)
+fn seconds(queue_ms: u128) -> u64 {
+    u64::try_from(queue_ms.div_ceil(1000).clamp(1, 3600)).unwrap_or(3600)
 }
 
 /// Asks for a bearer key when any is configured.
@@ -201,10 +217,10 @@ async fn wrong_method(request: Request) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use super::retry_after_s;
+    use super::seconds;
 
     #[test]
     fn a_longer_queue_says_to_come_back_later() {
-        assert_eq!([0, 1, 1000, 1001, 90_000, u64::MAX].map(retry_after_s), [1, 1, 1, 2, 90, 3600]);
+        assert_eq!([0, 1, 1000, 1001, 90_000, u128::MAX].map(seconds), [1, 1, 1, 2, 90, 3600]);
     }
 }

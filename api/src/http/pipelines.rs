@@ -8,9 +8,9 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weft_pipelines::EventStream;
 use weft_pipelines::event::{Event, Outcome};
 use weft_pipelines::request::{Class, Input, Options, Request};
+use weft_pipelines::{EventStream, Quote, Refusal, Runtime, Verdict};
 
 use super::content::{WireMessage, data_url, messages};
 use super::metrics::Watch;
@@ -43,23 +43,12 @@ pub(super) async fn run(
     Path(name): Path<String>,
     request: HttpRequest,
 ) -> Result<Response, ApiError> {
-    let runtime = app.runtime()?;
-    let headers = request.headers().clone();
-    let asked = if content_type(&headers).starts_with("multipart/form-data") {
-        from_multipart(&app, request).await?
-    } else {
-        from_json(request).await?
-    };
-    let streams = asked.stream || accepts_events(&headers);
-    let deadline = asked.timeout_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+    let (runtime, entry) = app.enter(request.headers(), Class::Interactive)?;
+    let streams = accepts_events(request.headers());
+    let asked = read(&app, request).await?;
+    let streams = asked.stream || streams;
     let (images, audios) = (asked.input.images.len(), asked.input.audios.len());
-    let events = runtime.run(Request {
-        target: crate::target::named(runtime, &name),
-        input: asked.input,
-        options: asked.options,
-        class: Class::Interactive,
-        deadline,
-    })?;
+    let events = runtime.run_entered(entry, asked.request(runtime, &name))?;
     let watch = Watch::new(&app, images, audios);
     if streams {
         return Ok(sse::respond(|sender| stream(events, watch, sender, id)));
@@ -68,11 +57,52 @@ pub(super) async fn run(
     Ok(Json(outcome_json(&id, &name, &outcome)).into_response())
 }
 
+/// `POST /v1/pipelines/{name}/price`: takes what a run takes; says what it would cost and what it would hear, and does none
+/// of the work.
+pub(super) async fn price(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    request: HttpRequest,
+) -> Result<Json<Value>, ApiError> {
+    // As a batch request, so that a long queue can still be asked about; the place is given back with the answer.
+    let (runtime, _entry) = app.enter(request.headers(), Class::Batch)?;
+    let asked = read(&app, request).await?.request(runtime, &name);
+    let Quote { price, verdict } = runtime.price(asked)?;
+    let admission = match verdict {
+        Verdict::Accept => json!({ "verdict": "accept", "wait_ms": 0.0 }),
+        Verdict::Queue(wait) => json!({ "verdict": "queue", "wait_ms": wait.as_secs_f64() * 1e3 }),
+        Verdict::Refuse(Refusal { reason, retry_after }) => {
+            let retry = super::seconds(retry_after.as_millis());
+            json!({ "verdict": "refuse", "reason": reason, "retry_after_s": retry })
+        }
+    };
+    Ok(Json(json!({ "pipeline": name, "price": price, "admission": admission })))
+}
+
 struct Asked {
     input: Input,
     options: Options,
     stream: bool,
     timeout_ms: Option<u64>,
+}
+
+impl Asked {
+    fn request(self, runtime: &Runtime, name: &str) -> Request {
+        Request {
+            target: crate::target::named(runtime, name),
+            input: self.input,
+            options: self.options,
+            class: Class::Interactive,
+            deadline: self.timeout_ms.map(|ms| Instant::now() + Duration::from_millis(ms)),
+        }
+    }
+}
+
+async fn read(app: &App, request: HttpRequest) -> Result<Asked, ApiError> {
+    match content_type(request.headers()).starts_with("multipart/form-data") {
+        true => from_multipart(app, request).await,
+        false => from_json(request).await,
+    }
 }
 
 async fn from_json(request: HttpRequest) -> Result<Asked, ApiError> {

@@ -33,7 +33,7 @@ pub(super) async fn create(
     Extension(id): Extension<RequestId>,
     request: HttpRequest,
 ) -> Result<Response, ApiError> {
-    let runtime = app.runtime()?;
+    let (runtime, entry) = app.enter(request.headers(), Class::Interactive)?;
     let form = read(&app, request).await?;
     let file = form.file.ok_or_else(|| ApiError::malformed("file", "there is no file"))?;
     let models = runtime.models();
@@ -44,7 +44,7 @@ pub(super) async fn create(
     if !summary.audio {
         return Err(ApiError::unsupported_value("model", format!("the model {model:?} has no ears")));
     }
-    let events = runtime.run(Request {
+    let asked = Request {
         target: Target::Model(model),
         input: Input { audios: vec![file], prompt: form.prompt, ..Input::default() },
         options: Options {
@@ -55,7 +55,8 @@ pub(super) async fn create(
         },
         class: Class::Interactive,
         deadline: None,
-    })?;
+    };
+    let events = runtime.run_entered(entry, asked)?;
     let watch = Watch::new(&app, 0, 1);
     if form.stream {
         return Ok(sse::respond(|sender| stream(events, watch, sender, id)));

@@ -12,7 +12,7 @@ use crate::device::shared::MediaKey;
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::families::Piece;
 use crate::scheduler::{
-    Chunk, DecodeStep, EncodeWork, Kind, Plan, RunKey, SequenceKey, Slice, Spend, Tower, Work, next_piece,
+    Chunk, DecodeStep, EncodeWork, Kind, Plan, RunKey, SequenceKey, Slice, Spend, Work, next_piece,
 };
 use crate::stats::{StepKind, StepRecord, count};
 
@@ -167,7 +167,6 @@ impl<B: Backend> Device<B> {
             Ok(state) => {
                 let measured = Measured { began, took: began.elapsed(), layers: 0, delay: Duration::ZERO };
                 self.learn(Work { model, kind: Kind::Begin(tower), size }, measured);
-                self.layers_seen[usize::from(tower == Tower::Audio)] = state.layers();
                 Some(self.media.began(Run { model, tower, units: size, media: keys, state }))
             }
             Err(error) => {

@@ -134,8 +134,6 @@ struct Device<B: Backend> {
     debt: Duration,
     /// No slice ran since the last decode step.
     undisturbed: bool,
-    /// Layers of the last vision and the last audio run.
-    layers_seen: [usize; 2],
     /// What prompts added to this round's decode steps.
     rode: Duration,
     watch: watch::Watch,
@@ -153,6 +151,7 @@ impl<B: Backend> Device<B> {
         });
         let mut cost = CostModel::new(counts.collect());
         recall(&mut cost, config.costs.as_deref(), &models, &backend.describe());
+        shared.publish(&cost);
         gauge(&shared.counters.kv_pages_total, models.iter().map(|model| model.books.total()).sum());
         Ok(Self {
             backend,
@@ -169,7 +168,6 @@ impl<B: Backend> Device<B> {
             steps: 0,
             debt: Duration::ZERO,
             undisturbed: true,
-            layers_seen: [1; 2],
             costs: config.costs.clone(),
             rode: Duration::ZERO,
             watch: watch::Watch::default(),
@@ -256,7 +254,8 @@ impl<B: Backend> Resident<B> {
         }
         let pages = (0..kv.layers).map(|_| backend.pages(kv.pages, count)).collect::<weft_kernels::Result<Vec<_>>>();
         let pages = pages.map_err(|error| named(error.into()))?;
-        let facts = ModelFacts { card: loaded.card().clone(), kv, pages: count };
+        let encoder_layers = loaded.encoder_layers();
+        let facts = ModelFacts { card: loaded.card().clone(), kv, pages: count, encoder_layers };
         let root = *blake3::hash(model.name.as_bytes()).as_bytes();
         Ok(Self { loaded, facts, pages, books: PageBooks::new(count, config.page_tokens), root, decoded: None })
     }

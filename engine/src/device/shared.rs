@@ -10,6 +10,7 @@ use std::thread::Thread;
 
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::media::MediaId;
+use crate::scheduler::CostModel;
 use crate::stats::{Counters, EngineStats, StepLog};
 
 /// One medium of one model: the key of encoder outputs.
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     max_waiting: usize,
     media_bytes: AtomicUsize,
     max_media_bytes: usize,
+    /// What the device has learned, as of a moment ago.
+    costs: Mutex<Arc<CostModel>>,
     /// Live leases, so that a medium in flight is charged, sent and encoded once.
     leases: Mutex<HashMap<MediaKey, Weak<MediaLease>>>,
 }
@@ -49,6 +52,7 @@ impl Shared {
             max_waiting,
             media_bytes: AtomicUsize::new(0),
             max_media_bytes,
+            costs: Mutex::new(Arc::new(CostModel::new(Vec::new()))),
             leases: Mutex::new(HashMap::new()),
         }
     }
@@ -57,6 +61,17 @@ impl Shared {
     pub(crate) fn register_device(&self) {
         // A second registration would mean two device threads; the first one stays.
         let _ = self.device.set(std::thread::current());
+    }
+
+    /// Lets handles predict by what the device has learned.
+    pub(crate) fn publish(&self, costs: &CostModel) {
+        let costs = Arc::new(costs.clone());
+        *self.costs.lock().unwrap_or_else(PoisonError::into_inner) = costs;
+    }
+
+    /// What the device has learned.
+    pub(crate) fn costs(&self) -> Arc<CostModel> {
+        self.costs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Ends the device thread's sleep, or the next one if it is awake.

@@ -11,8 +11,8 @@ use weft_kernels::Backend;
 use super::Device;
 use super::sequence::{Phase, Progress};
 use crate::error::{EngineError, ErrorKind};
-use crate::families::EncoderPart;
-use crate::scheduler::{Kind, SequenceKey, Work};
+use crate::price::encode_time;
+use crate::scheduler::{Kind, SequenceKey, Tower, Work};
 use crate::stats::{count, gauge};
 
 /// Longest time in which nothing can run while requests are open.
@@ -33,6 +33,7 @@ impl<B: Backend> Device<B> {
         let now = Instant::now();
         if self.watch.predicted.is_none_or(|last| now - last >= BETWEEN) {
             self.watch.predicted = Some(now);
+            self.shared.publish(&self.cost);
             let millis = self.queue().as_millis();
             gauge(&self.shared.counters.queue_ms, usize::try_from(millis).unwrap_or(usize::MAX));
         }
@@ -69,12 +70,9 @@ impl<B: Backend> Device<B> {
             time = time.saturating_add(crate::scheduler::remaining(&self.cost, run));
         }
         for medium in &state.media {
-            let work = |kind| Work { model: medium.key.model, kind, size: medium.units };
-            let layer = self.cost.predict(work(Kind::Layer(medium.tower)));
-            let layers = u32::try_from(self.layers_seen[usize::from(medium.tower == crate::scheduler::Tower::Audio)]);
-            let ends = [EncoderPart::Enter, EncoderPart::Leave].map(|part| work(Kind::Rows(medium.tower, part)));
-            time = time.saturating_add(layer.saturating_mul(layers.unwrap_or(u32::MAX)));
-            time = ends.iter().fold(time, |time, work| time.saturating_add(self.cost.predict(*work)));
+            let model = medium.key.model;
+            let layers = self.models[model].facts.encoder_layers[usize::from(medium.tower == Tower::Audio)];
+            time = time.saturating_add(encode_time(&self.cost, model, (medium.tower, layers), medium.units));
         }
         for (model, room) in state.rooms.iter().enumerate() {
             let own = || self.sequences.values().filter(move |sequence| sequence.model == model);

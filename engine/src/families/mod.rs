@@ -125,6 +125,11 @@ pub trait Model<B: Backend> {
     /// Key/value memory it needs.
     fn kv(&self) -> KvLayout;
 
+    /// Layers of the vision and of the audio tower; 0 where there is none.
+    fn encoder_layers(&self) -> [usize; 2] {
+        [0, 0]
+    }
+
     /// Positions of a prompt's rows and of the answer after it. As given: consecutive numbers for text, none for media.
     fn positions(&self, parts: &[PromptPart]) -> Positions {
         let text = |part: &PromptPart| if let PromptPart::Text(tokens) = part { *tokens } else { 0 };

@@ -4,14 +4,15 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use weft_stages::text::{Content, Speaker, Turn};
-use weft_stages::{GrammarSpec, ModelCard, Service, audio_facts, image_facts};
+use weft_stages::{GrammarSpec, MediaFacts, ModelCard, Service, audio_facts, image_facts};
 
+use super::price::Found;
 use super::stage_error;
 use crate::catalog::Bound;
 use crate::config::Limits;
 use crate::definition::{GenerateStage, StageKind};
 use crate::error::{Error, ErrorKind, Result};
-use crate::request::{Input, Options, Part, Role};
+use crate::request::{Input, Message, Options, Part, Role};
 use crate::summary::Arity;
 
 /// What a request is checked against.
@@ -25,8 +26,14 @@ pub(crate) struct Checks<'a> {
 /// the context needs no more reading.
 const BYTES_A_TOKEN: usize = 16;
 
-/// Checks a request; gives its input as the pipeline takes it.
-pub(crate) fn checked(checks: &Checks<'_>, mut input: Input, options: &Options) -> Result<Input> {
+/// A request's input as the pipeline takes it, and what the headers of its media say.
+pub(crate) struct Checked {
+    pub(crate) input: Input,
+    pub(crate) media: Vec<Found>,
+}
+
+/// Checks a request.
+pub(crate) fn checked(checks: &Checks<'_>, mut input: Input, options: &Options) -> Result<Checked> {
     options.check()?;
     let definition = &checks.bound.definition;
     if !input.messages.is_empty() {
@@ -35,8 +42,8 @@ pub(crate) fn checked(checks: &Checks<'_>, mut input: Input, options: &Options) 
             return Err(Error::new(ErrorKind::Malformed, text).about("messages"));
         }
         if definition.inputs.conversation {
-            checks.conversation(&input, options)?;
-            return Ok(input);
+            let media = checks.conversation(&input, options)?;
+            return Ok(Checked { input, media });
         }
         input = flattened(input, &definition.name)?;
     }
@@ -57,21 +64,22 @@ pub(crate) fn checked(checks: &Checks<'_>, mut input: Input, options: &Options) 
     }
     checks.text_bytes(input.prompt.as_ref().map_or(0, String::len), "prompt")?;
     checks.count(input.images.len() + input.audios.len())?;
+    let mut media = Vec::new();
     for (at, bytes) in input.images.iter().enumerate() {
-        checks.image(bytes, &format!("image[{at}]"))?;
+        media.push(checks.image(bytes, format!("image[{at}]"))?);
     }
     for (at, bytes) in input.audios.iter().enumerate() {
-        checks.audio(bytes, &format!("audio[{at}]"))?;
+        media.push(checks.audio(bytes, format!("audio[{at}]"))?);
     }
     checks.models(options)?;
     checks.prompt_fits(&input, options)?;
-    Ok(input)
+    Ok(Checked { input, media })
 }
 
 impl Checks<'_> {
-    fn conversation(&self, input: &Input, options: &Options) -> Result<()> {
+    fn conversation(&self, input: &Input, options: &Options) -> Result<Vec<Found>> {
         let card = self.answering().and_then(|(at, _)| self.card(at));
-        let (mut media, mut bytes) = (0, 0);
+        let (mut media, mut bytes) = (Vec::new(), 0);
         for (number, message) in input.messages.iter().enumerate() {
             let empty = message.parts.iter().all(|part| matches!(part, Part::Text(text) if text.is_empty()));
             if empty && message.role != Role::Assistant {
@@ -84,38 +92,21 @@ impl Checks<'_> {
                 match part {
                     Part::Text(text) => bytes += text.len(),
                     Part::Image(file) => {
-                        media += 1;
                         self.sense(card, "pictures", |card| card.image.is_some(), &param)?;
-                        self.image(file, &param)?;
+                        media.push(self.image(file, param)?);
                     }
                     Part::Audio(file) => {
-                        media += 1;
                         self.sense(card, "clips", |card| card.audio.is_some(), &param)?;
-                        self.audio(file, &param)?;
+                        media.push(self.audio(file, param)?);
                     }
                 }
             }
         }
         self.text_bytes(bytes, "messages")?;
-        self.count(media)?;
+        self.count(media.len())?;
         self.models(options)?;
-        let turns: Vec<Turn<()>> = input
-            .messages
-            .iter()
-            .map(|message| Turn {
-                speaker: Speaker::from(message.role),
-                content: message
-                    .parts
-                    .iter()
-                    .map(|part| match part {
-                        Part::Text(text) => Content::Text(text.clone()),
-                        Part::Image(_) => Content::Image(()),
-                        Part::Audio(_) => Content::Audio(()),
-                    })
-                    .collect(),
-            })
-            .collect();
-        self.turns_fit(&turns, "messages")
+        self.turns_fit(&conversation_turns(&input.messages), "messages")?;
+        Ok(media)
     }
 
     fn sense(&self, card: Option<&ModelCard>, what: &str, has: impl Fn(&ModelCard) -> bool, param: &str) -> Result<()> {
@@ -173,9 +164,9 @@ impl Checks<'_> {
         Ok(())
     }
 
-    fn image(&self, bytes: &Bytes, param: &str) -> Result<()> {
-        self.file(bytes, param)?;
-        let facts = image_facts(bytes).map_err(|error| stage_error(error).about(param))?;
+    fn image(&self, bytes: &Bytes, param: String) -> Result<Found> {
+        self.file(bytes, &param)?;
+        let facts = image_facts(bytes).map_err(|error| stage_error(error).about(&param))?;
         if facts.width as u64 * facts.height as u64 > self.limits.image_pixels {
             let text = format!(
                 "the picture is {}x{}: at most {} pixels are taken",
@@ -183,12 +174,12 @@ impl Checks<'_> {
             );
             return Err(Error::new(ErrorKind::TooLarge, text).about(param));
         }
-        Ok(())
+        Ok(Found { param, facts: MediaFacts::Image(facts) })
     }
 
-    fn audio(&self, bytes: &Bytes, param: &str) -> Result<()> {
-        self.file(bytes, param)?;
-        let facts = audio_facts(bytes).map_err(|error| stage_error(error).about(param))?;
+    fn audio(&self, bytes: &Bytes, param: String) -> Result<Found> {
+        self.file(bytes, &param)?;
+        let facts = audio_facts(bytes).map_err(|error| stage_error(error).about(&param))?;
         if facts.length.seconds() > self.limits.audio_seconds {
             let text = format!(
                 "the clip has {:.0} seconds: at most {:.0} are taken",
@@ -197,7 +188,7 @@ impl Checks<'_> {
             );
             return Err(Error::new(ErrorKind::TooLarge, text).about(param));
         }
-        Ok(())
+        Ok(Found { param, facts: MediaFacts::Audio(facts) })
     }
 
     /// Options that only a model can judge.
@@ -238,10 +229,7 @@ impl Checks<'_> {
 
     fn turns_fit(&self, turns: &[Turn<()>], param: &str) -> Result<()> {
         let Some((at, card)) = self.answering().and_then(|(at, _)| Some((at, self.card(at)?))) else { return Ok(()) };
-        let texts = turns.iter().flat_map(|turn| &turn.content).filter_map(|content| match content {
-            Content::Text(text) => Some(text.as_str()),
-            Content::Image(()) | Content::Audio(()) => None,
-        });
+        let texts = turns.iter().flat_map(Turn::texts);
         let bytes: usize = texts.clone().map(str::len).sum();
         // A token is at least a byte, and a context of that many bytes surely holds the text.
         if bytes < card.context / 2 {
@@ -281,6 +269,20 @@ impl Checks<'_> {
     fn card(&self, at: usize) -> Option<&ModelCard> {
         self.service.card(self.bound.models[at].as_deref()?).ok().map(std::convert::AsRef::as_ref)
     }
+}
+
+/// Messages as the text stage takes them, with places for their media.
+pub(super) fn conversation_turns(messages: &[Message]) -> Vec<Turn<()>> {
+    let content = |part: &Part| match part {
+        Part::Text(text) => Content::Text(text.clone()),
+        Part::Image(_) => Content::Image(()),
+        Part::Audio(_) => Content::Audio(()),
+    };
+    let turn = |message: &Message| Turn {
+        speaker: Speaker::from(message.role),
+        content: message.parts.iter().map(content).collect(),
+    };
+    messages.iter().map(turn).collect()
 }
 
 /// A conversation of one user message, as media and a prompt, for pipelines that take those.

@@ -37,13 +37,16 @@ impl Job {
             format!("{} tokens", stream.usage().prompt_tokens),
         );
         let output = at == self.bound.definition.output;
-        let (mut text, mut all_logprobs) = (String::new(), Vec::new());
+        let (mut text, mut all_logprobs, mut told) = (String::new(), Vec::new(), 0);
         while let Some(event) = stream.next().await {
             match event {
-                TextEvent::Started => {}
+                TextEvent::Started => self.admitted.computed(at),
                 TextEvent::Delta { text: delta, logprobs } => {
                     let logprobs: Vec<TokenLogprob> = logprobs.into_iter().map(TokenLogprob::from).collect();
                     text += &delta;
+                    let tokens = stream.usage().completion_tokens;
+                    self.admitted.decoded(at, tokens - told);
+                    told = tokens;
                     if output {
                         all_logprobs.extend(logprobs.iter().cloned());
                         self.tell(Event::Text { delta, logprobs }).await?;
@@ -56,6 +59,7 @@ impl Job {
                         completion_tokens: usage.completion_tokens,
                     };
                     self.device_spans(id, queued, times);
+                    self.admitted.desk.answered(self.model(at), usage.completion_tokens);
                     self.tally.usage(usage);
                     if output {
                         self.tally.finish(reason.into(), all_logprobs);

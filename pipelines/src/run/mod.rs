@@ -4,21 +4,26 @@ mod check;
 mod generate;
 mod graph;
 mod media;
+mod price;
 mod tally;
 mod transcribe;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use weft_stages::{RequestId, Service, StageError};
 
+use crate::admission::{Desk, Permit};
 use crate::catalog::Bound;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::request::{Class, Input, Options};
 
-pub(crate) use check::{Checks, checked};
+pub(crate) use check::{Checked, Checks, checked};
 pub(crate) use graph::drive;
+pub use price::{MediumCost, Price};
+pub(crate) use price::{Priced, Pricing, StageLoad};
 pub(crate) use tally::Tally;
 
 /// Events that may wait for a slow reader before its own request stands still.
@@ -37,6 +42,31 @@ pub(crate) struct Job {
     pub(crate) began: Instant,
     pub(crate) events: flume::Sender<Event>,
     pub(crate) tally: Tally,
+    pub(crate) admitted: Admitted,
+}
+
+/// A request's place in the ledger of admission, and what its stages were priced at.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) permit: Permit,
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) stages: BTreeMap<usize, StageLoad>,
+}
+
+impl Admitted {
+    /// A stage's encoders and prompt are done.
+    fn computed(&self, at: usize) {
+        if let Some(stage) = self.stages.get(&at) {
+            self.permit.computed(stage.compute);
+        }
+    }
+
+    /// So many tokens of a stage's answer are out.
+    fn decoded(&self, at: usize, tokens: usize) {
+        if let Some(stage) = self.stages.get(&at) {
+            self.permit.decoded(stage.share.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX)));
+        }
+    }
 }
 
 impl Job {

@@ -52,6 +52,7 @@ impl Job {
                         Instant::now(),
                         format!("{tokens} tokens"),
                     );
+                    self.admitted.desk.answered(self.model(at), tokens);
                     self.tally.usage(Usage { completion_tokens: tokens, ..Usage::default() });
                     let text = transcript.text.trim().to_owned();
                     let segments: Vec<_> = transcript.segments.into_iter().map(TranscriptSegment::from).collect();

@@ -9,6 +9,7 @@
 //! Invariant: whatever is handed out (a lease, a stream, a future) cancels its work when dropped.
 
 mod answer;
+mod price;
 mod transcribe;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::prepared::{MediaFacts, Prepared};
 use crate::text::TextModel;
 
 pub use answer::{AnswerOptions, Logprob, TextEvent, TextStream};
+pub use price::{MediumPrice, TextPrice};
 pub use transcribe::{TranscribeOptions, TranscriptEvent, TranscriptStream};
 
 /// Sizes of engine and stages.
@@ -116,6 +118,11 @@ impl Service {
     /// Name of the device for people.
     pub fn device(&self) -> String {
         self.inner.engine.device()
+    }
+
+    /// Whether the device still works.
+    pub fn alive(&self) -> bool {
+        self.inner.engine.stats().alive
     }
 
     /// Counts of the engine.

@@ -47,4 +47,12 @@ impl<M> Turn<M> {
     pub fn text(speaker: Speaker, text: impl Into<String>) -> Self {
         Self { speaker, content: vec![Content::Text(text.into())] }
     }
+
+    /// Its texts, in order.
+    pub fn texts(&self) -> impl Iterator<Item = &str> + Clone {
+        self.content.iter().filter_map(|content| match content {
+            Content::Text(text) => Some(text.as_str()),
+            Content::Image(_) | Content::Audio(_) => None,
+        })
+    }
 }

@@ -65,6 +65,10 @@ struct Batch<B: Backend> {
 }
 
 impl<B: Backend> AudioTower<B> {
+    pub(super) fn layers(&self) -> usize {
+        self.0.layers.len()
+    }
+
     pub(super) fn load(loader: &mut Loader<'_, B>, config: AudioConfig) -> Result<Self> {
         let AudioConfig { width, heads, bins, out, chunk, .. } = config;
         let mut layers = Vec::new();

@@ -94,6 +94,10 @@ impl<B: Backend> Model<B> for Omni<B> {
         self.decoder.kv()
     }
 
+    fn encoder_layers(&self) -> [usize; 2] {
+        [self.vision.layers(), self.audio.layers()]
+    }
+
     fn positions(&self, parts: &[PromptPart]) -> Positions {
         qwen_vision::positions(parts, self.merge, self.positions_per_second)
     }

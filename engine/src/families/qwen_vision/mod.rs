@@ -96,6 +96,10 @@ impl<B: Backend> VisionTower<B> {
         })))
     }
 
+    pub(crate) fn layers(&self) -> usize {
+        self.0.blocks.len()
+    }
+
     /// Patches of all pictures below one another, each in its window order; no layer has run yet.
     pub(crate) fn begin(&self, backend: &B, pictures: &[&Patches]) -> Result<EncoderRun<B>> {
         let VisionConfig { merge, .. } = self.0.config;

@@ -101,6 +101,10 @@ impl<B: Backend> Model<B> for QwenVl<B> {
         self.decoder.kv()
     }
 
+    fn encoder_layers(&self) -> [usize; 2] {
+        [self.vision.layers(), 0]
+    }
+
     fn positions(&self, parts: &[PromptPart]) -> Positions {
         // A still picture is one frame; no time passes in it.
         qwen_vision::positions(parts, self.merge, 1)

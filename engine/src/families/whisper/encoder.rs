@@ -57,6 +57,10 @@ struct Batch<B: Backend> {
 }
 
 impl<B: Backend> Encoder<B> {
+    pub(super) fn layers(&self) -> usize {
+        self.0.blocks.len()
+    }
+
     pub(super) fn load(loader: &mut Loader<'_, B>, config: &WhisperConfig) -> Result<Self> {
         let width = config.d_model;
         let name = "model.encoder";

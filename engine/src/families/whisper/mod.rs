@@ -83,6 +83,10 @@ impl<B: Backend> Model<B> for Whisper<B> {
         KvLayout { layers: self.decoder.layers(), pages, cross: true, element_bytes: size_of::<f32>() }
     }
 
+    fn encoder_layers(&self) -> [usize; 2] {
+        [0, self.encoder.layers()]
+    }
+
     /// Refuses what is not exactly one window of log-mel frames.
     fn begin_encode(&self, backend: &B, media: &[&Medium]) -> Result<EncoderRun<B>> {
         self.encoder.begin(backend, media)
