@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weft_engine::card::{AudioPadding, AudioProcessor, Family};
+use weft_engine::card::{AudioPadding, AudioProcessor};
 use weft_engine::handle::Model;
 
 use super::Service;
