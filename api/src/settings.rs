@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use weft_pipelines::config::{
-    Admission, DeviceChoice, Limits, ModelEntry, ModelSource, Objectives, Policy, RuntimeConfig,
+    Admission, DeviceChoice, Limits, ModelEntry, ModelSource, Objectives, Policy, RuntimeConfig, Speculation,
 };
 use weft_pipelines::{Error, ErrorKind, Result};
 
@@ -29,6 +29,8 @@ pub struct Written {
     pub pipelines: Vec<PathBuf>,
     /// Device.
     pub device: WrittenDevice,
+    /// `ngram` (default) or `off`.
+    pub speculation: Option<WrittenSpeculation>,
     /// Latency objectives.
     pub slo: WrittenObjectives,
     /// Memory.
@@ -115,6 +117,16 @@ pub enum WrittenPolicy {
     Partition,
     /// Whole encoders and prompts before the next decode step.
     Inline,
+}
+
+/// Guesses of the tokens to come, as written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WrittenSpeculation {
+    /// One token a step.
+    Off,
+    /// What followed the same tokens before.
+    Ngram,
 }
 
 /// Latency objectives, as written.
@@ -308,6 +320,10 @@ impl Written {
                 Some(WrittenPolicy::Partition) => Policy::Partition,
                 Some(WrittenPolicy::Inline) => Policy::Inline,
             },
+            speculation: match self.speculation {
+                None | Some(WrittenSpeculation::Ngram) => Speculation::Ngram,
+                Some(WrittenSpeculation::Off) => Speculation::Off,
+            },
             slo: self.slo.resolve(defaults.slo)?,
             costs: None,
             limits,
@@ -366,6 +382,11 @@ mod tests {
             Written::parse("weft.yaml", text).expect("parses").resolve(Overrides::default()).expect("resolves");
         assert_eq!(runtime.policy, Policy::Partition);
         assert_eq!((runtime.slo.inter_token_ms, runtime.slo.first_token_ms), (Some(40.0), 900.0));
+        assert_eq!(runtime.speculation, Speculation::Ngram);
+        let off = Written::parse("weft.yaml", "speculation: off\n").expect("parses");
+        let (runtime, _) = off.resolve(Overrides::default()).expect("resolves");
+        assert_eq!(runtime.speculation, Speculation::Off);
+        assert!(Written::parse("weft.yaml", "speculation: maybe\n").is_err());
         let zero = Written::parse("weft.yaml", "slo: {inter_token_ms: 0}\n").expect("parses");
         let error = zero.resolve(Overrides::default()).expect_err("no such target");
         assert!(error.message.contains("slo.inter_token_ms"), "{}", error.message);

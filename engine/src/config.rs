@@ -60,6 +60,17 @@ pub enum Policy {
     Auto,
 }
 
+/// Whether decode steps also run guesses of the tokens to come. Answers are the same either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Speculation {
+    /// One token a sequence and step.
+    #[default]
+    Off,
+    /// Guesses are what followed the last three tokens earlier in prompt or answer; as many run as pay, by the measured
+    /// times of steps and the share of guesses that came true.
+    Ngram,
+}
+
 /// Sizes and policies of the engine, resolved.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
@@ -89,6 +100,8 @@ pub struct EngineConfig {
     pub max_waiting: usize,
     /// Policy.
     pub policy: Policy,
+    /// Guesses of the tokens to come.
+    pub speculation: Speculation,
     /// Inter-token time that running answers may see while encoders and prompts wait, as a multiple of the decode step
     /// alone (as measured). Slices are kept within what this leaves.
     pub inter_token_target: f32,
@@ -117,6 +130,7 @@ impl Default for EngineConfig {
             encoder_slice_layers: 0,
             max_waiting: 256,
             policy: Policy::default(),
+            speculation: Speculation::default(),
             inter_token_target: 1.5,
             inter_token_ms: None,
             first_token_ms: 2000.0,

@@ -260,6 +260,17 @@ impl GrammarState {
         tokens
     }
 
+    /// How many of these tokens may follow one another.
+    pub(crate) fn allowed(&mut self, tokens: &[u32]) -> usize {
+        if tokens.is_empty() || self.matcher.is_stopped() {
+            return 0;
+        }
+        // A model may have logits for more tokens than its tokenizer knows, and a prompt may hold them.
+        let size = self.matcher.tok_env().map_or(0, |env| env.tok_trie().vocab_size());
+        let known = tokens.iter().take_while(|&&token| (token as usize) < size.min(self.vocabulary)).count();
+        self.matcher.validate_tokens(&tokens[..known]).unwrap_or(0)
+    }
+
     pub(crate) fn complete(&self) -> bool {
         self.matcher.is_stopped() && !self.matcher.is_error()
     }

@@ -12,7 +12,7 @@ use weft_kernels::{Backend, CpuBackend, CudaBackend};
 
 use crate::card::ModelCard;
 use crate::check::ModelFacts;
-pub use crate::config::{DeviceChoice, EngineConfig, ModelConfig, ModelSource, Policy, Precision};
+pub use crate::config::{DeviceChoice, EngineConfig, ModelConfig, ModelSource, Policy, Precision, Speculation};
 use crate::device::command::{Command, EncodeOrder, GenerateOrder, STREAM_EVENTS, STREAM_ROOM};
 use crate::device::shared::{Freshness, LeaseOrder, MediaKey, MediaLease, Shared, WakeOnDrop};
 use crate::device::{self, Opened};

@@ -134,9 +134,17 @@ impl RuleState {
         }
     }
 
-    /// Whether following several possible continuations at once is cheap.
-    pub fn forks(&self) -> bool {
-        !matches!(&self.kind, Kind::Grammar(_))
+    /// How many of these tokens may follow one another, as far as that is known without logits. Nothing is noted.
+    pub fn allowed(&mut self, tokens: &[u32]) -> usize {
+        match &mut self.kind {
+            Kind::OneOf(mask) => {
+                let inside =
+                    |token: u32| mask.get(token as usize / WORD).is_some_and(|w| w >> (token as usize % WORD) & 1 == 1);
+                tokens.iter().take_while(|&&token| inside(token)).count()
+            }
+            Kind::Grammar(state) => state.allowed(tokens),
+            Kind::Transcription(_) => tokens.len(),
+        }
     }
 }
 

@@ -41,6 +41,10 @@ pub struct EngineStats {
     pub prefill_slices: u64,
     /// Encoder slices.
     pub encoder_slices: u64,
+    /// Guesses of tokens that decode steps ran.
+    pub drafted: u64,
+    /// Guesses that came true.
+    pub accepted: u64,
     /// Tokens produced.
     pub tokens_out: u64,
     /// Prompt tokens processed.
@@ -142,6 +146,8 @@ pub(crate) struct Counters {
     pub(crate) decode_steps: AtomicU64,
     pub(crate) prefill_slices: AtomicU64,
     pub(crate) encoder_slices: AtomicU64,
+    pub(crate) drafted: AtomicU64,
+    pub(crate) accepted: AtomicU64,
     pub(crate) tokens_out: AtomicU64,
     pub(crate) tokens_in: AtomicU64,
     pub(crate) audit_failures: AtomicU64,
@@ -191,6 +197,8 @@ impl Counters {
             decode_steps: number(&self.decode_steps),
             prefill_slices: number(&self.prefill_slices),
             encoder_slices: number(&self.encoder_slices),
+            drafted: number(&self.drafted),
+            accepted: number(&self.accepted),
             tokens_out: number(&self.tokens_out),
             tokens_in: number(&self.tokens_in),
             audit_failures: number(&self.audit_failures),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use weft_stages::{DeviceChoice, Policy};
+pub use weft_stages::{DeviceChoice, Policy, Speculation};
 
 /// Where a model's weights lie.
 #[derive(Debug, Clone)]
@@ -124,6 +124,8 @@ pub struct RuntimeConfig {
     pub max_waiting: usize,
     /// How decode steps, encoders and prompts share the device.
     pub policy: Policy,
+    /// Whether decode steps run guesses of the tokens to come.
+    pub speculation: Speculation,
     /// What running answers and new requests should see.
     pub slo: Objectives,
     /// File in which learned costs outlive the process; `None` keeps none.
@@ -146,6 +148,7 @@ impl Default for RuntimeConfig {
             max_batch: 32,
             max_waiting: 256,
             policy: Policy::default(),
+            speculation: Speculation::default(),
             slo: Objectives::default(),
             costs: None,
             limits: Limits::default(),

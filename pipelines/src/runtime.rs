@@ -212,6 +212,7 @@ pub(crate) fn engine_config(config: &RuntimeConfig, models: &[ModelEntry]) -> En
         max_batch: config.max_batch,
         max_waiting: config.max_waiting,
         policy: config.policy,
+        speculation: config.speculation,
         inter_token_ms: config.slo.inter_token_ms,
         first_token_ms: config.slo.first_token_ms,
         costs: config.costs.clone(),

@@ -35,7 +35,9 @@ pub use weft_engine::{
     LearnedCosts, LearnedModel,
     card::{AudioProcessor, Family, GenerationDefaults, ImageProcessor, ModelCard},
     grammar::GrammarSpec,
-    handle::{DeviceChoice, EngineConfig, EngineStats, ModelConfig, ModelSource, Policy, Precision, StepKind},
+    handle::{
+        DeviceChoice, EngineConfig, EngineStats, ModelConfig, ModelSource, Policy, Precision, Speculation, StepKind,
+    },
     request::{Class, DeviceTimes, FinishReason, RequestId, Sampling, Usage},
     transcribe::{Mode, Task, Transcript, TranscriptSegment},
 };

@@ -290,6 +290,12 @@ pub enum BenchCommand {
         #[command(flatten)]
         args: BenchArgs,
     },
+    /// A copying task and a free one, with guesses of the next tokens and without.
+    Speculation {
+        /// Model and output.
+        #[command(flatten)]
+        args: BenchArgs,
+    },
     /// From nothing to ready and to the first token.
     Start {
         /// Model and output.
@@ -367,6 +373,7 @@ impl BenchCommand {
             | Self::Transcribe { args, .. }
             | Self::Device { args }
             | Self::Mixed { args, .. }
+            | Self::Speculation { args }
             | Self::Start { args } => args,
         }
     }

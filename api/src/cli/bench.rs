@@ -66,6 +66,7 @@ pub(super) async fn bench(command: BenchCommand, process_began: Instant) -> Resu
                 print(&lines, false);
             }
         }
+        BenchCommand::Speculation { .. } => print(&bench::speculation::speculation(config, args.repeats).await?, json),
         BenchCommand::Start { .. } => print(&[bench::start(config, process_began).await?], json),
     }
     Ok(())

@@ -38,6 +38,8 @@ struct Gauges {
     encoder_hits: Counter,
     encoder_misses: Counter,
     audit_failures: Counter,
+    drafted: Counter,
+    accepted: Counter,
 }
 
 impl Metrics {
@@ -56,6 +58,8 @@ impl Metrics {
             metrics::describe_counter!("weft_tokens_in_total", "Prompt tokens, media included.");
             metrics::describe_counter!("weft_tokens_out_total", "Answer tokens.");
             metrics::describe_counter!("weft_media_total", "Media by kind and outcome.");
+            metrics::describe_counter!("weft_drafted_tokens_total", "Guesses of tokens that decode steps ran.");
+            metrics::describe_counter!("weft_accepted_tokens_total", "Guesses that came true.");
             metrics::describe_gauge!("weft_running", "Sequences on the device.");
             metrics::describe_gauge!("weft_waiting", "Requests waiting for the device.");
             metrics::describe_gauge!("weft_kv_blocks_used", "KV pages in use.");
@@ -72,6 +76,8 @@ impl Metrics {
                 encoder_hits: counter!("weft_encoder_cache_hits_total"),
                 encoder_misses: counter!("weft_encoder_cache_misses_total"),
                 audit_failures: counter!("weft_audit_failures_total"),
+                drafted: counter!("weft_drafted_tokens_total"),
+                accepted: counter!("weft_accepted_tokens_total"),
             };
             (Mutex::default(), gauges)
         });
@@ -179,6 +185,8 @@ pub(super) async fn export(State(app): State<App>) -> impl IntoResponse {
         g.encoder_hits.absolute(engine.encoder_cache_hits);
         g.encoder_misses.absolute(engine.encoder_cache_misses);
         g.audit_failures.absolute(engine.audit_failures);
+        g.drafted.absolute(engine.drafted);
+        g.accepted.absolute(engine.accepted);
     }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.handle.render())
 }

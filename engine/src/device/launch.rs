@@ -69,6 +69,7 @@ impl<B: Backend> Device<B> {
         if shares.is_empty() {
             return;
         }
+        self.draft(step.model, &mut shares);
         let rows = shares.iter().map(|share| share.positions.len() + share.drafts.len()).sum();
         let work = Work { model: step.model, kind: Kind::Decode, size: rows };
         let riders = self.prompt_shares(&step.riders);

@@ -13,6 +13,7 @@
 //! this thread blocks on a reader: a sequence whose stream is full is left out of the plan.
 
 pub(crate) mod command;
+mod draft;
 mod launch;
 mod media;
 mod receive;
@@ -36,7 +37,7 @@ use self::shared::Shared;
 use crate::books::PageBooks;
 use crate::check::ModelFacts;
 use crate::checkpoint::Checkpoint;
-use crate::config::{EngineConfig, ModelConfig};
+use crate::config::{EngineConfig, ModelConfig, Speculation};
 use crate::error::{EngineError, ErrorKind, Result};
 use crate::families::{KvLayout, Loaded};
 use crate::scheduler::{self, CostModel, Counts, Identity, LearnedCosts, Limits, Reason, SequenceKey};
@@ -121,6 +122,8 @@ struct Device<B: Backend> {
     media: MediaDesk<B>,
     /// Whether blocks are found again by their content.
     prefixes: bool,
+    /// Whether decode steps run guesses of the next tokens.
+    guesses: bool,
     cost: CostModel,
     limits: Limits,
     inbox: flume::Receiver<Command>,
@@ -159,6 +162,7 @@ impl<B: Backend> Device<B> {
             sequences: BTreeMap::new(),
             media: MediaDesk::new(config.encoder_cache_bytes),
             prefixes: config.prefix_cache,
+            guesses: config.speculation == Speculation::Ngram,
             cost,
             limits: Limits::new(config),
             inbox,

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use super::draft::Drafter;
 use crate::books::{BlockChain, BlockKey, BlockTable};
 use crate::check::PagesNeeded;
 use crate::device::command::{GenerateOrder, MOST_FORCED, STREAM_EVENTS};
@@ -25,6 +26,8 @@ pub(super) struct Sequence {
     pub(super) phase: Phase,
     pub(super) sampler: Sampler,
     pub(super) times: DeviceTimes,
+    /// Its guesses of the next tokens.
+    pub(super) drafter: Drafter,
     events: flume::Sender<TokenEvent>,
     end_tokens: Vec<u32>,
     max_tokens: usize,
@@ -111,6 +114,19 @@ impl PromptRows {
     }
 }
 
+impl PromptRows {
+    /// Enters the rows into the text that guesses are looked up in.
+    fn follow(&self, drafter: &mut Drafter) {
+        let mut from = 0;
+        for span in &self.media {
+            self.ids[from..span.rows.start].iter().for_each(|&id| drafter.push(id));
+            drafter.push_medium(span.rows.len());
+            from = span.rows.end;
+        }
+        self.ids[from..].iter().for_each(|&id| drafter.push(id));
+    }
+}
+
 impl Sequence {
     /// A waiting sequence; `positions` gives those of a prompt's parts, `chain` begins the keys of one that attends to
     /// this clip.
@@ -149,6 +165,8 @@ impl Sequence {
         let prompt = PromptRows { positions: positions(&parts), ids, media, cross };
         let mut chain = chain(prompt.cross.as_ref().map(|ticket| (ticket.lease.key, ticket.lease.shape)));
         prompt.enter(&mut chain);
+        let mut drafter = Drafter::new();
+        prompt.follow(&mut drafter);
         Self {
             model,
             class: request.class,
@@ -159,6 +177,7 @@ impl Sequence {
             phase: Phase::Waiting(permit),
             sampler,
             times: DeviceTimes::default(),
+            drafter,
             events,
             end_tokens: request.end_tokens,
             max_tokens,
@@ -268,6 +287,7 @@ impl Sequence {
         self.sampler.push(token.id);
         self.answer.push(token.id);
         self.chain.push(token.id);
+        self.drafter.push(token.id);
         self.tell(TokenEvent::Token(token));
         if self.sampler.complete() {
             return Some(FinishReason::Stop);

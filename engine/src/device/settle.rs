@@ -9,7 +9,7 @@ use super::Device;
 use super::command::Command;
 use super::media::Readiness;
 use super::sequence::{Ending, Phase, Progress, Sequence};
-use super::step::{Outcome, Share};
+use super::step::{Outcome, Share, accepted};
 use crate::error::{EngineError, ErrorKind};
 use crate::request::TokenEvent;
 use crate::scheduler::SequenceKey;
@@ -37,15 +37,18 @@ impl<B: Backend> Device<B> {
         let mut reason = None;
         let before = sequence.produced();
         let complete = !sampled.is_empty();
-        for (at, sampled) in sampled.into_iter().enumerate() {
-            let token = sampled.token;
+        let chosen: Vec<u32> = sampled.iter().map(|sampled| sampled.token).collect();
+        let came = accepted(&share.drafts, &chosen);
+        sequence.drafter.learn(&chosen[..chosen.len().min(came + 1)]);
+        // The rows behind drafts that came true are in the cache; those behind the others are of no use.
+        for (at, sampled) in sampled.into_iter().take(came + 1).enumerate() {
+            cached += usize::from(at > 0);
             reason = sequence.take(sampled);
-            // The rows behind a draft that came true are in the cache; those behind another are of no use.
-            if reason.is_some() || share.drafts.get(at) != Some(&token) {
+            if reason.is_some() {
                 break;
             }
-            cached += 1;
         }
+        count(&self.shared.counters.accepted, cached - share.positions.end);
         if complete && reason.is_none() {
             reason = sequence.force();
         }

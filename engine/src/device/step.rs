@@ -26,6 +26,12 @@ pub(super) struct Share {
 /// What a share gave: the token after its last row when all known rows are in, and then that after each draft.
 pub(super) type Outcome = (Share, Result<Vec<Sampled>>);
 
+/// How many drafts came true: those that were chosen where they were guessed, up to the first that was not. Each choice is
+/// made from the model's own logits with the draw of its place, so what is accepted is what would have come anyway.
+pub(super) fn accepted(drafts: &[u32], chosen: &[u32]) -> usize {
+    drafts.iter().zip(chosen).take_while(|(draft, chosen)| draft == chosen).count()
+}
+
 /// The input of a step. Row ranges of `sequences` follow one another.
 struct Input<'a, B: Backend> {
     ids: Vec<u32>,

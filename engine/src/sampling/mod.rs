@@ -55,6 +55,11 @@ impl Sampler {
         }
     }
 
+    /// How many of these tokens may follow one another by the rules, as far as that is known without logits.
+    pub(crate) fn allowed(&mut self, tokens: &[u32]) -> usize {
+        self.rules.as_mut().map_or(tokens.len(), |rules| rules.allowed(tokens))
+    }
+
     /// Whether the rules end the answer here.
     pub(crate) fn complete(&self) -> bool {
         self.rules.as_ref().is_some_and(RuleState::complete)

@@ -8,4 +8,5 @@ mod fixtures;
 mod flow;
 mod gpu;
 mod prefix;
+mod speculation;
 mod structured;

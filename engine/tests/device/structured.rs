@@ -6,10 +6,10 @@ use weft_engine::request::{FinishReason, Sampling, Segment, TokenRules};
 
 use crate::fixtures::{assert_all_returned, case, prompt, read, request, start};
 
-const END: u32 = 2047;
+pub const END: u32 = 2047;
 
 /// The tiny model's vocabulary, read as bytes: 0 to 255 are single bytes, the others cannot be in a text.
-fn grammars(canonical: bool) -> Grammars {
+pub fn grammars(canonical: bool) -> Grammars {
     let mut tokens: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
     tokens.resize(2048, Vec::new());
     let tokenise = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).collect();

@@ -2,6 +2,7 @@
 
 pub mod mixed;
 pub mod simulated;
+pub mod speculation;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
