@@ -47,7 +47,7 @@ async fn every_golden_prompt_gives_the_reference_text_alone_and_in_a_crowd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_family_gives_the_reference_text_alone_and_in_a_crowd() {
-    for family in ["qwen2_5_vl", "qwen2_vl"] {
+    for family in ["llama", "mistral", "phi3", "qwen2", "qwen2_5_vl", "qwen2_vl", "qwen3"] {
         every_prompt_gives_the_reference_text(&format!("families/{family}"), 12).await;
     }
 }

@@ -82,4 +82,6 @@ families! {
     Qwen2, "qwen2", ["qwen2"], decoder;
     /// Qwen3 text decoder.
     Qwen3, "qwen3", ["qwen3"], decoder;
+    /// Phi-3 and Phi-4 text decoder.
+    Phi3, "phi3", ["phi3"], decoder;
 }

@@ -2,6 +2,7 @@
 its towers make of two media. Written by transformers, loaded by Weft with no change."""
 import shutil
 import sys
+from dataclasses import replace
 
 import torch
 from PIL import Image
@@ -32,6 +33,20 @@ SEES = [
     ("several turns, two images",
      [user("Remember this.", image("10x7")), ("assistant", ["I will."]), user("And this.", image("100x75"), "Which was first?")]),
 ]
+READS = [
+    ("text", [user("What is a loom?")]),
+    ("text", [user("List three colours, one on each line.\n")]),
+    ("own system prompt, non-ASCII", [("system", ["Answer in one word."]), user("Où est le café? 早上好 🧵")]),
+    ("several turns", [user("Hello."), ("assistant", ["Good morning. How can I help?"]), user("Name a fabric.")]),
+    ("long", [user("Count the words in this text. " + "The shuttle carries the thread from side to side. " * 24)]),
+    ("one letter", [user("a")]),
+    ("digits", [user("1 2 3 4 5 6 7 8 9 10 11 12")]),
+    ("code", [user("def weave(threads):\n    return sorted(threads)\n")]),
+    ("spaces", [user("  leading,   inner  and trailing   ")]),
+    ("many turns", [user("One."), ("assistant", ["Two."]), user("Three."), ("assistant", ["Four."]), user("Five.")]),
+    ("long system prompt", [("system", ["Speak plainly. " * 20]), user("Who are you?")]),
+    ("line breaks", [user("first\n\nsecond\n\n\nthird")]),
+]
 TOWER_IMAGES = ["scene_56x56.png", "scene_140x140.png"]
 
 
@@ -51,11 +66,22 @@ def qwen_vl(name, model_type, vision):
     return QwenVl(OUT / name / "checkpoint")
 
 
+def decoder(name, model_type, **fields):
+    from transformers import AutoConfig, AutoModelForCausalLM
+    tokenizer = tiny.make_tokenizer()
+    tokenizer.chat_template = tiny.TEMPLATE
+    token = tokenizer.convert_tokens_to_ids
+    ends = dict(pad_token_id=token("<|endoftext|>"), bos_token_id=token("<|im_start|>"), eos_token_id=token("<|im_end|>"))
+    config = AutoConfig.for_model(model_type, **{**TEXT, **ends, **fields})
+    save(name, AutoModelForCausalLM.from_config(config), tokenizer, tokenizer)
+    return Text(OUT / name / "checkpoint")
+
+
 def save(name, model, processor, tokenizer):
     from transformers import GenerationConfig
     folder = OUT / name / "checkpoint"
     shutil.rmtree(folder, ignore_errors=True)
-    tiny.randomise(model, SHAPE)
+    tiny.randomise(model, replace(SHAPE, tied=model.config.tie_word_embeddings))
     model.generation_config = GenerationConfig(
         do_sample=False, pad_token_id=tokenizer.pad_token_id,
         eos_token_id=[tokenizer.convert_tokens_to_ids(t) for t in ("<|im_end|>", "<|endoftext|>")])
@@ -74,6 +100,7 @@ class Reference(omni.Reference):
         self.model = AutoModelForImageTextToText.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager").eval()
         self.processor = AutoProcessor.from_pretrained(folder)
+        self.tokenizer = self.processor.tokenizer
         self.ends = set(self.model.generation_config.eos_token_id)
 
     def inputs(self, messages):
@@ -83,6 +110,19 @@ class Reference(omni.Reference):
         if files["audio"]:
             media["audio"] = [read_audio(MEDIA / f) for f in files["audio"]]
         return text, files, self.processor(text=text, **media, return_tensors="pt")
+
+
+class Text(Reference):
+    def __init__(self, folder):
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        torch.set_num_threads(1)
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.ends = set(self.model.generation_config.eos_token_id)
+
+    def inputs(self, messages):
+        text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return text, {"image": [], "audio": []}, self.tokenizer(text, add_special_tokens=False, return_tensors="pt")
 
 
 class QwenVl(Reference):
@@ -113,10 +153,9 @@ def suite(name, reference, cases, tower_files):
                 break
         else:
             raise SystemExit(f"{name}, case {number} ({kind}): no wording keeps its distance from ties")
-        decoder = reference.processor.tokenizer
         records.append(dict(
             id=f"case{number:02}", kind=kind, messages=messages, prompt_text=text, prompt_ids=inputs["input_ids"][0].tolist(),
-            greedy_ids=tokens, greedy_text=decoder.decode(tokens, skip_special_tokens=True), min_gap=round(gap, 5)))
+            greedy_ids=tokens, greedy_text=reference.tokenizer.decode(tokens, skip_special_tokens=True), min_gap=round(gap, 5)))
         print(f"{name} case{number:02} {kind}: {inputs['input_ids'].shape[1]} tokens, gap {gap:.4f}, {len(set(tokens))} distinct")
     for file in tower_files:
         for key, value in reference.tower(file).items():
@@ -125,10 +164,26 @@ def suite(name, reference, cases, tower_files):
         about=f"{name}, seed {SHAPE.seed}; float32, greedy, {omni.STEPS} tokens with the stop tokens ignored; media in "
               "tests/golden/media", made_by=versions("transformers", "torch", "pillow", "numpy", "tokenizers"),
         required_min_gap=omni.MIN_GAP, min_gap=min(r["min_gap"] for r in records), cases=records))
-    write_tensors(OUT / name / "towers.safetensors", tensors, about="processor outputs and tower outputs, f32; grid_thw i64")
+    if tensors:
+        write_tensors(OUT / name / "towers.safetensors", tensors,
+                      about="processor outputs and tower outputs, f32; grid_thw i64")
+
+
+def decoders():
+    """Each with what only its config can ask for: biases, windows shorter than a prompt, every kind of rotary scaling."""
+    short = dict(original_max_position_embeddings=64, factor=4.0)
+    yield "llama", dict(attention_bias=True, mlp_bias=True, rope_parameters=dict(
+        rope_type="llama3", rope_theta=1e4, low_freq_factor=1.0, high_freq_factor=4.0, **short))
+    yield "mistral", dict(sliding_window=24, head_dim=24, rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=2.0))
+    yield "qwen2", dict(use_sliding_window=True, sliding_window=16, max_window_layers=1, rope_parameters=dict(
+        rope_type="yarn", rope_theta=1e4, **short))
+    yield "qwen3", dict(head_dim=24, tie_word_embeddings=True)
+    yield "phi3", dict(sliding_window=24, rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.75))
 
 
 def families():
+    for name, fields in decoders():
+        suite(name, decoder(name, name, **fields), READS, [])
     vision = dict(hidden_size=48, num_heads=3, intermediate_size=80, depth=3, fullatt_block_indexes=[1], out_hidden_size=48,
                   patch_size=14, temporal_patch_size=2, spatial_merge_size=2, window_size=112)
     suite("qwen2_5_vl", qwen_vl("qwen2_5_vl", "qwen2_5_vl", vision), SEES, TOWER_IMAGES)

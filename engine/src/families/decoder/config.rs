@@ -20,6 +20,8 @@ pub(crate) enum Dialect {
     Qwen2,
     /// Qwen3: norms over each query and key head.
     Qwen3,
+    /// Phi-3 and Phi-4: queries, keys and values in one tensor, gate and up in another.
+    Phi3,
 }
 
 /// Everything that shapes a decoder, with no option left open.
@@ -53,6 +55,8 @@ pub(crate) struct DecoderConfig {
     pub mlp_bias: bool,
     /// Norms over each query and key head (Qwen3).
     pub head_norms: bool,
+    /// Whether products of one input lie in one tensor (Phi-3).
+    pub joined: bool,
     /// Whether logits use the embedding table; `None` when the config leaves it to the checkpoint.
     pub tied: Option<bool>,
     /// Rotary positions.
@@ -102,6 +106,7 @@ impl DecoderConfig {
             output_bias: attention_bias && !qwen2 && fields.flag("attention_output_bias")?.unwrap_or(true),
             mlp_bias: fields.flag("mlp_bias")?.unwrap_or(false),
             head_norms: dialect == Dialect::Qwen3,
+            joined: dialect == Dialect::Phi3,
             tied: fields.flag("tie_word_embeddings")?,
             rotary: rotary::frequencies(fields, head_dim, context)?,
             masks: masks(fields, layers, dialect)?,
@@ -134,11 +139,10 @@ pub(crate) fn activation(fields: &Fields<'_>, key: &str) -> Result<Activation> {
 
 /// Visibility of every layer: `layer_types` where the config has it, else the older fields.
 fn masks(fields: &Fields<'_>, layers: usize, dialect: Dialect) -> Result<Vec<Mask>> {
+    let slides = matches!(dialect, Dialect::Llama | Dialect::Phi3);
     let window = match fields.opt_size("sliding_window")? {
-        // Mistral slides wherever it states a window, the Qwens only when switched on.
-        Some(window) if dialect == Dialect::Llama || fields.flag("use_sliding_window")?.unwrap_or(false) => {
-            Some(window)
-        }
+        // Mistral and Phi slide wherever they state a window, the Qwens only when switched on.
+        Some(window) if slides || fields.flag("use_sliding_window")?.unwrap_or(false) => Some(window),
         _ => None,
     };
     let sliding = window.map_or(Mask::Causal, |window| Mask::SlidingWindow(window as u32));
@@ -156,7 +160,7 @@ fn masks(fields: &Fields<'_>, layers: usize, dialect: Dialect) -> Result<Vec<Mas
     }
     let full_below = match dialect {
         Dialect::Qwen2 | Dialect::Qwen3 => fields.count("max_window_layers")?.unwrap_or(0),
-        Dialect::Llama => 0,
+        Dialect::Llama | Dialect::Phi3 => 0,
     };
     Ok((0..layers).map(|layer| if layer < full_below { Mask::Causal } else { sliding }).collect())
 }

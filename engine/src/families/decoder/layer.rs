@@ -5,7 +5,7 @@ use weft_kernels::shapes::{Activation, AttentionSpec, PagedSequence};
 
 use super::config::DecoderConfig;
 use crate::checkpoint::Loader;
-use crate::error::Result;
+use crate::error::{EngineError, ErrorKind, Result};
 use crate::families::linear::{Linear, group};
 
 /// Weights of a layer.
@@ -40,11 +40,25 @@ impl<B: Backend> Layer<B> {
         let hidden = config.hidden;
         let (query_width, key_width) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
         let inner = config.intermediate;
+        let heads = [query_width, key_width, key_width];
+        let mut products = Products { loader, config };
+        let [query, key, value] = products.load(
+            &name("self_attn.qkv_proj"),
+            ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"].map(name),
+            heads,
+            config.qkv_bias,
+        )?;
+        let [gate, up] = products.load(
+            &name("mlp.gate_up_proj"),
+            ["mlp.gate_proj", "mlp.up_proj"].map(name),
+            [inner; 2],
+            config.mlp_bias,
+        )?;
         Ok(Self {
             input_norm: loader.vector(&name("input_layernorm.weight"), hidden)?,
-            query: Linear::load(loader, &name("self_attn.q_proj"), [query_width, hidden], config.qkv_bias)?,
-            key: Linear::load(loader, &name("self_attn.k_proj"), [key_width, hidden], config.qkv_bias)?,
-            value: Linear::load(loader, &name("self_attn.v_proj"), [key_width, hidden], config.qkv_bias)?,
+            query,
+            key,
+            value,
             head_norms: match config.head_norms {
                 true => Some((
                     loader.vector(&name("self_attn.q_norm.weight"), config.head_dim)?,
@@ -54,8 +68,8 @@ impl<B: Backend> Layer<B> {
             },
             output: Linear::load(loader, &name("self_attn.o_proj"), [hidden, query_width], config.output_bias)?,
             middle_norm: loader.vector(&name("post_attention_layernorm.weight"), hidden)?,
-            gate: Linear::load(loader, &name("mlp.gate_proj"), [inner, hidden], config.mlp_bias)?,
-            up: Linear::load(loader, &name("mlp.up_proj"), [inner, hidden], config.mlp_bias)?,
+            gate,
+            up,
             down: Linear::load(loader, &name("mlp.down_proj"), [hidden, inner], config.mlp_bias)?,
             attention: AttentionSpec {
                 heads: config.heads,
@@ -94,6 +108,34 @@ impl<B: Backend> Layer<B> {
         let [gate, up] = group(backend, &normed, [&self.gate, &self.up])?;
         let inner = backend.gated(&gate, &up, self.activation)?;
         Ok((sum, self.down.forward(backend, &inner)?))
+    }
+}
+
+/// Products of one input, each in a tensor of its own or all in one.
+struct Products<'l, 'a, B: Backend> {
+    loader: &'l mut Loader<'a, B>,
+    config: &'l DecoderConfig,
+}
+
+impl<B: Backend> Products<'_, '_, B> {
+    /// `joined` is the name of the one tensor, `names` those of the single ones; `outputs` of each.
+    fn load<const N: usize>(
+        &mut self,
+        joined: &str,
+        names: [String; N],
+        outputs: [usize; N],
+        bias: bool,
+    ) -> Result<[Linear<B>; N]> {
+        let hidden = self.config.hidden;
+        let mut parts = Vec::with_capacity(N);
+        for (part, name) in names.iter().enumerate() {
+            parts.push(match self.config.joined {
+                true => Linear::load_part(self.loader, joined, (part, &outputs), hidden, bias)?,
+                false => Linear::load(self.loader, name, [outputs[part], hidden], bias)?,
+            });
+        }
+        let wrong = |_| EngineError::new(ErrorKind::Internal, "as many products as names");
+        parts.try_into().map_err(wrong)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Text decoders: Llama, SmolLM2, Mistral, Qwen2, Qwen3. Equal to their reference in transformers.
+//! Text decoders: Llama, SmolLM2, Mistral, Qwen2, Qwen3, Phi-3. Equal to their reference in transformers.
 
 pub(crate) mod config;
 mod layer;
@@ -37,6 +37,7 @@ fn read(checkpoint: &Checkpoint) -> Result<DecoderConfig> {
     let dialect = match checkpoint.family() {
         Family::Qwen2 => Dialect::Qwen2,
         Family::Qwen3 => Dialect::Qwen3,
+        Family::Phi3 => Dialect::Phi3,
         _ => Dialect::Llama,
     };
     DecoderConfig::read(&checkpoint.config(), dialect)
